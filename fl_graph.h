@@ -26,9 +26,4 @@
 #include "fl/graph/lazy.h"
 #include "fl/graph/plan.h"
 #include "fl/graph/graph.h"
-#ifndef FL_GRAPH_H
-#define FL_GRAPH_H
-/* Links the mode into every program that includes this header, so that FL_MODE=lazy works without a call. */
-static bool (*const fl__lazy_linked)(bool) __attribute__((used)) = fl_lazy;
-#endif
 /* MIT licence: see LICENSE. */

@@ -84,13 +84,17 @@ static bool test__skipped;
 #define CHECK_NO_ERROR() \
     (fl_error() ? (test__fail(__FILE__, __LINE__, "no error", fl_error()), fl_error_clear(), false) : true)
 
-/* Tests look at values by their address: deferred calls run first. */
+#ifdef FL_TENSOR_H /* tests look at values by their address: deferred calls run first */
 #define fl_data(t) \
     __extension__({ \
         const fl_tensor *test__t = (t); \
         fl_sync(NULL); \
         (fl_data)(test__t); \
     })
+#endif
+#ifdef FL_GRAPH_LAZY_H /* links the mode, so that FL_MODE=lazy works in every test */
+static bool (*const test__lazy)(bool) __attribute__((used)) = fl_lazy;
+#endif
 /* Buffers in use; deferred calls have run. */
 #define test_live_buffers() (fl_sync(NULL), fl_mem_live_buffers())
 /* Nothing is pending, nothing lives, no function left this thread quiet: for the end of a test, whose errors

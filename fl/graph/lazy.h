@@ -17,7 +17,8 @@ extern "C" {
    results wait, and when the mode or the thread ends. What only data or memory can tell (an index out of
    range) becomes an error then: of whatever reads the value, or of fl_eval. Watchers, profiler and memory
    trace see calls when they run. Backends with storage of their own stay eager. Also on at the start of a
-   program: FL_MODE=lazy in the environment. Returns the previous setting. */
+   program with FL_MODE=lazy in the environment, if it has compiled fl.c or calls a function of fl_graph.h.
+   Returns the previous setting. */
 FL_API bool fl_lazy(bool on);
 /* Runs the calls of this thread that wait. False, with an error, if one failed. */
 FL_API bool fl_eval(void);

@@ -12,6 +12,7 @@ from check import check, done, load_fl, skip
 
 # Public functions that libfl.so cannot have, and why.
 INLINE = {
+    "fl_buffer_refs": "for autograd: references to a buffer but for those of deferred calls",
     "fl_call_begin": "for ops in C: fl_call_into",
     "fl_data": "an address: fl_map, or Tensor.numpy()",
     "fl_given": "a check of functions in C",
