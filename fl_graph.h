@@ -19,6 +19,10 @@
      fl/graph/lazy.h    deferred execution: fl_lazy, fl_eval, passes
      fl/graph/plan.h    memory plans
      fl/graph/graph.h   static execution: fl_graph_begin, fl_graph_end, fl_graph_replay */
+#if defined(FL_CALLS_H) && !defined(FL_GRAPH_DECLARED)
+#error "fl: with FL_TRACE_CALLS include fl_graph.h before fl.h, or fl_all.h: functions are macros now"
+#endif
+#define FL_GRAPH_DECLARED
 #ifndef FL_TENSOR_H
 #include "fl_tensor.h"
 #endif
@@ -26,4 +30,5 @@
 #include "fl/graph/lazy.h"
 #include "fl/graph/plan.h"
 #include "fl/graph/graph.h"
+
 /* MIT licence: see LICENSE. */

@@ -13,8 +13,8 @@
      hybrid  the forward pass is lazy, the loss is read in the middle, the backward pass and Adam are eager
    Prints for each the loss, milliseconds of the first step and the median of the others, peak bytes above the
    start, and a digest of weights, optimizer state and generator. Exits with 1 if losses or digests differ. */
-#include "../fl.h"
 #include "../fl_graph.h"
+#include "../fl.h"
 #include "arguments.h"
 #include "digits.h"
 

@@ -189,7 +189,7 @@ static void fl__drop_last(fl_graph_list *l, const fl_graph_call *c, int i) {
 static void fl__call_failed(fl_graph_list *l, const fl_graph_call *c) {
     char text[FL__ERROR_TEXT];
     if (c->file) {
-        snprintf(text, sizeof text, "%s (deferred at %s:%d)", fl_error(), c->file, c->line);
+        snprintf(text, sizeof text, "%.800s (deferred at %.150s:%d)", fl_error(), c->file, c->line);
         if (!strstr(fl_error(), "(deferred at ")) fl_error_clear(), fl_fail("%s", text);
     }
     for (int i = 0; i < c->call.n_out; i++)

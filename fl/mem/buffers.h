@@ -100,13 +100,11 @@ FL_API void fl_buffer_resident(fl_buffer *b);
 /* Live buffers of all managers: 0 at the end of a program without leaks. */
 FL_API int64_t fl_mem_live_buffers(void);
 
-#ifndef __cplusplus
 /* Internal to fl. A list of deferred calls holds each buffer of its calls by one reference that counts
    FL__WAITED_FOR, so that every op and host access sees in refs_ that calls wait for the buffer: to make its
    contents, to write or to read it. fl__run_waiting, set by fl_graph.h, runs the lists in the way of an
    access, all lists if b is NULL; false after an error. */
 #define FL__WAITED_FOR (1 << 20)
-FL__PRIVATE_VARIABLE bool (*fl__run_waiting)(fl_buffer *b, bool write);
 /* Adds or removes such a reference. */
 FL_PRIVATE void fl__buffer_wait(fl_buffer *b, bool waits);
 /* fl_buffer_map after fl__await_calls. */
@@ -114,12 +112,14 @@ FL_PRIVATE void *fl__buffer_map(fl_buffer *b);
 /* Gives a lazy buffer its memory without its restore: it becomes what fl_buffer_new returns. info->device is
    b's. */
 FL_PRIVATE bool fl__buffer_arrive(fl_buffer *b, const fl_mem_info *info);
-static inline bool fl__is_waited_for(const fl_buffer *b) {
-    return __builtin_expect(__atomic_load_n(&b->refs_, __ATOMIC_ACQUIRE) >= FL__WAITED_FOR, 0);
-}
 /* References but for those of lists. */
 static inline int fl_buffer_refs(const fl_buffer *b) {
     return __atomic_load_n(&b->refs_, __ATOMIC_ACQUIRE) % FL__WAITED_FOR;
+}
+#ifndef __cplusplus
+FL__PRIVATE_VARIABLE bool (*fl__run_waiting)(fl_buffer *b, bool write);
+static inline bool fl__is_waited_for(const fl_buffer *b) {
+    return __builtin_expect(__atomic_load_n(&b->refs_, __ATOMIC_ACQUIRE) >= FL__WAITED_FOR, 0);
 }
 /* Before an access to b outside of the list: runs the calls that must come first. */
 static inline bool fl__await_calls(fl_buffer *b, bool write) {
