@@ -280,7 +280,8 @@ FL_API void *fl_map(fl_tensor *t, int access);
 FL_API void fl_unmap(fl_tensor *t, int access);
 /* The address that fl_map gives, for a tensor whose buffer is mapped, or inside a kernel slot. */
 static inline void *fl_data(const fl_tensor *t) {
-    return (char *)t->buffer->ptr + (t->offset ? t->offset * (int64_t)fl_dtype_size(t->dtype) : 0);
+    char *p = (char *)t->buffer->ptr;
+    return t->offset ? p + t->offset * (int64_t)fl_dtype_size(t->dtype) : p; /* NULL stays NULL */
 }
 /* Number of reads by the host so far (fl_map with FL_READ, and with it fl_item and fl_to_host), each of
    which synchronises with the device. Ops read if their output shape depends on values (fl_nonzero,
