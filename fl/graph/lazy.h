@@ -282,8 +282,9 @@ static bool fl__lists_await(fl_buffer *b, bool write) {
 /* ---- recording ---- */
 
 /* Runs other lists whose calls must come before a call of l, which reads or writes b. */
-static FL__COLD bool fl__others_run(fl__list *l, fl_buffer *b, bool write) {
+static bool fl__others_run(const fl__list *l, fl_buffer *b, bool write) {
     bool ok = true;
+    if (!b || !fl__is_waited_for(b)) return true;
     for (fl__list *o = __atomic_load_n(&fl__lists, __ATOMIC_ACQUIRE); o; o = o->next) {
         if (o == l) continue;
         fl__list_lock(o);
@@ -295,11 +296,19 @@ static FL__COLD bool fl__others_run(fl__list *l, fl_buffer *b, bool write) {
     return ok;
 }
 
-static inline bool fl__others_await(fl__list *l, fl_buffer *b, bool write) {
-    if (!b || !fl__is_waited_for(b)) return true;
-    const bool only_mine =
-        __atomic_load_n(&b->refs_, __ATOMIC_ACQUIRE) < 2 * FL__WAITED_FOR && fl__list_find(l, b) >= 0;
-    return only_mine || fl__others_run(l, b, write);
+/* True if calls of other lists wait for b; under l's lock. */
+static inline bool fl__others_wait(const fl__list *l, const fl_buffer *b) {
+    if (!b || !fl__is_waited_for(b)) return false;
+    return __atomic_load_n(&b->refs_, __ATOMIC_ACQUIRE) >= 2 * FL__WAITED_FOR || fl__list_find(l, b) < 0;
+}
+
+/* Runs what other lists must run before c. */
+static FL__COLD bool fl__others_run_for(const fl__list *l, const fl_call *c) {
+    bool ok = true;
+    for (int i = 0; i < c->n_out; i++)
+        if (c->out[i]) ok &= fl__others_run(l, c->out[i]->buffer, true);
+    for (int i = 0; i < c->n_in; i++) ok &= c->in[i]->weak || fl__others_run(l, c->in[i]->buffer, false);
+    return ok;
 }
 
 static void fl__witness_access(const fl_tensor *t, int access) {
@@ -330,20 +339,28 @@ static bool fl__list_make_room(fl__list *l) {
 static fl_taken fl__lazy_call(const fl_call *c, void *user) {
     fl__list *l = user;
     if (!fl__is_recording()) return fl__lazy_ended(l) ? FL_DECLINED : FL_FAILED;
-    bool plain = true, ok = true;
+    bool plain = true, others = false;
+    fl__list_lock(l);
     for (int i = 0; i < c->n_out; i++) {
         if (!c->out[i]) continue;
         plain &= !c->out[i]->impl && !fl_backend_at(c->out[i]->backend)->map;
-        ok = ok && fl__others_await(l, c->out[i]->buffer, true);
+        others |= fl__others_wait(l, c->out[i]->buffer);
     }
     for (int i = 0; i < c->n_in; i++) {
         plain &= c->in[i]->weak || c->in[i]->buffer;
-        ok = ok && fl__others_await(l, c->in[i]->buffer, false);
+        others |= !c->in[i]->weak && fl__others_wait(l, c->in[i]->buffer);
     }
-    if (!ok) return FL_FAILED;
-    if (!plain) return fl__witness_access(NULL, FL__EAGER_CALL), FL_DECLINED;
-    fl__list_lock(l);
-    ok = fl__list_make_room(l) && fl__list_add(l, c);
+    bool ok = true;
+    if (others) {
+        fl__list_unlock(l); /* no thread holds one list and waits for another */
+        ok = fl__others_run_for(l, c);
+        fl__list_lock(l);
+    }
+    if (ok && !plain) {
+        fl__list_unlock(l);
+        return fl__witness_access(NULL, FL__EAGER_CALL), FL_DECLINED;
+    }
+    ok = ok && fl__list_make_room(l) && fl__list_add(l, c);
     fl__list_unlock(l);
     return ok ? FL_TAKEN : FL_FAILED;
 }
@@ -396,7 +413,7 @@ FL_PRIVATE fl__list *fl__list_begin(const char *fn) {
     fl__list *l = fl__deferred.mine ? fl__deferred.mine : fl__list_get();
     if (!l) return NULL;
     fl__deferred.mine = l;
-    fl__run_waiting = fl__lists_await;
+    __atomic_store_n(&fl__run_waiting, fl__lists_await, __ATOMIC_RELAXED);
     l->taker = (fl_taker){fl__lazy_call, fl__lazy_make, fl__lazy_map, fl__lazy_end, l};
     const fl_taker *was = fl_take_calls(&l->taker);
     if (was && was != &l->taker) {

@@ -117,13 +117,13 @@ static inline int fl_buffer_refs(const fl_buffer *b) {
     return __atomic_load_n(&b->refs_, __ATOMIC_ACQUIRE) % FL__WAITED_FOR;
 }
 #ifndef __cplusplus
-FL__PRIVATE_VARIABLE bool (*fl__run_waiting)(fl_buffer *b, bool write);
+FL__PRIVATE_VARIABLE bool (*fl__run_waiting)(fl_buffer *b, bool write); /* atomic; NULL: no list yet */
 static inline bool fl__is_waited_for(const fl_buffer *b) {
     return __builtin_expect(__atomic_load_n(&b->refs_, __ATOMIC_ACQUIRE) >= FL__WAITED_FOR, 0);
 }
 /* Before an access to b outside of the list: runs the calls that must come first. */
 static inline bool fl__await_calls(fl_buffer *b, bool write) {
-    return !b || !fl__is_waited_for(b) || fl__run_waiting(b, write);
+    return !b || !fl__is_waited_for(b) || __atomic_load_n(&fl__run_waiting, __ATOMIC_RELAXED)(b, write);
 }
 #endif
 
