@@ -97,8 +97,8 @@ static inline double cost_slowness(void) {
     return fmax(1, (cost_cpu_seconds() - start) / 0.065) + 0 * at;
 }
 
-/* Calls read(path), with a file of n bytes there, and again up to twice if only the time exceeded its limit on
-   this machine. False, after a line that says what exceeded its limit. */
+/* Calls read(path), with a file of n bytes there, and again up to twice if only the time exceeded its limit
+   on this machine. False, after a line that says what exceeded its limit. */
 static inline bool cost_check(const char *format, void (*read)(const char *path), const char *path,
                               int64_t n) {
     const int64_t before = cost.in_use, limit = cost_memory_limit(n);

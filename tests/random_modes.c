@@ -557,7 +557,8 @@ static bool run_mode(const program *p, mode m, const result *want, result *got) 
     }
     if (m == LAZY) vm.waited = vm.waits;
     if (m == GRAPH) count.calls += vm.waits;
-    if (ok && m == GRAPH && vm.waits != vm.waited) ok = differs(p, "the number of calls that wait", "differs");
+    if (ok && m == GRAPH && vm.waits != vm.waited)
+        ok = differs(p, "the number of calls that wait", "differs");
     if (m == THREADS) end_other(thread);
     if (m == THREADS && vm.host != want->host) ok = differs(p, "calls of the host", "differ");
     fl_graph_free(g);

@@ -2,8 +2,8 @@
 
    misuse_calls.h has the calls: make writes it from the headers (tests/misuse.awk). Each runs in a child
    process and must return within two seconds of CPU time, twenty under a sanitizer. A result that reports a
-   failure (NULL, false, a negative number, NaN) must come with the text of an error, except from the functions
-   of `answers`.
+   failure (NULL, false, a negative number, NaN) must come with the text of an error, except from the
+   functions of `answers`.
 
    program [filter]: the functions whose name contains it. The last line counts functions. */
 #define _GNU_SOURCE
@@ -59,7 +59,8 @@ static const char *const answers[] = {
     "fl_dtype_is_float", "fl_in_parallel", "fl_is_contiguous", "fl_is_channels_last", "fl_is_dense", "fl_is_async",
     "fl_buffer_is_frozen",
     "fl_buffer_swap", "fl_buffer_claim", "fl_op_uses", "fl_op_grad_uses", "fl_backend_has",
-    "fl_is_dropped", "fl_is_freed", "fl_graph_ready", "fv_recomputed", "fv_formula_reads_x", "fl_nn_is_sequential",
+    "fl_is_dropped", "fl_is_freed", "fl_graph_ready", "fv_recomputed", "fv_formula_reads_x",
+    "fl_nn_is_sequential",
     "fl_text_tree_true", "fl_text_pipeline_bytes",
     /* the setting before, or a sample */
     "fl_persistent", "fl_backend_strict", "fl_no_grad", "fl_set_recompute", "fl_lazy", "fl_take_calls",

@@ -3,9 +3,9 @@
    cc -O2 -I. examples/extend/taker.c fl.c -lm -lpthread
 
    A taker (fl_take_calls) receives each call of its thread where the kernel would run: after promotion,
-   widening, composition and copies for contiguity. It may keep the record and run it later, as fl_graph.h does;
-   this one declines, so that the kernel runs at once. Trains the digits network for one step and prints the
-   most frequent ops. Exits with 1 if the taker changes a bit of the loss or of the weights, or misses the
+   widening, composition and copies for contiguity. It may keep the record and run it later, as fl_graph.h
+   does; this one declines, so that the kernel runs at once. Trains the digits network for one step and prints
+   the most frequent ops. Exits with 1 if the taker changes a bit of the loss or of the weights, or misses the
    weight gradient of one of the two convolutions. */
 #include "training.h"
 

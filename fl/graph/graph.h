@@ -90,14 +90,18 @@ static void fl__plan_drop(fl__plan *p) {
     p->bound = false;
 }
 
-/* Drops the references to the results: only replays of the round that made them need these. */
+/* Drops the results, and the memory of replays: a round needs what an eager step needs. Inputs and constants
+   stay, for the comparison with the next round. */
 static void fl__plan_drop_results(fl__plan *p) {
     for (int64_t i = 0; i < p->list.l.n_values; i++) {
         fl_graph_value *v = &p->list.l.value[i];
-        if (v->role != FL_GRAPH_OUTPUT) continue;
+        if (v->role != FL_GRAPH_OUTPUT && v->role != FL_GRAPH_TEMPORARY) continue;
         fl_buffer_drop(v->buffer);
         v->buffer = NULL;
     }
+    fl_buffer_drop(p->arena);
+    p->arena = NULL;
+    p->bound = false;
 }
 
 static void fl__plan_free(fl__plan *p) {
@@ -244,12 +248,16 @@ static void fl__graph_access(const fl_tensor *t, int access, void *graph) {
         fl__refuse(g, NULL, "%s%s%s", why[access], sep, place);
         return;
     }
+    fl__list_lock(g->list); /* another thread may run it */
     const int v = t->buffer ? fl__list_find(g->list, t->buffer) : -1;
     const fl_graph_value *value = v < 0 ? NULL : &g->list->l.value[v];
-    if (value && value->made && (value->first < 0 || (value->constant && !(access & FL_WRITE)))) return;
-    const fl_graph_call *c = value ? fl__first_call(&g->list->l, value) : NULL;
-    fl__refuse(g, c, "the host %s a tensor of shape %s in the step%s%s",
-               access & FL_WRITE ? "writes" : "reads", FL_SHAPE_TEXT(t), sep, place);
+    const bool unused = value && value->first < 0, reads = !(access & FL_WRITE);
+    const bool repeats = value && value->made && (unused || (value->constant && reads));
+    if (!repeats)
+        fl__refuse(g, value ? fl__first_call(&g->list->l, value) : NULL,
+                   "the host %s a tensor of shape %s in the step%s%s", access & FL_WRITE ? "writes" : "reads",
+                   FL_SHAPE_TEXT(t), sep, place);
+    fl__list_unlock(g->list);
 }
 
 FL_API fl_graph *fl_graph_new(void) {

@@ -451,9 +451,13 @@ FL_API bool fl_eval(void) {
 }
 
 FL_API fl_graph_list fl_lazy_calls(void) {
-    if (!fl__deferred.mine) return (fl_graph_list){0};
-    fl__list_roles(&fl__deferred.mine->l);
-    return fl__deferred.mine->l;
+    fl__list *l = fl__deferred.mine;
+    if (!l) return (fl_graph_list){0};
+    fl__list_lock(l);
+    fl__list_roles(&l->l);
+    const fl_graph_list waiting = l->l;
+    fl__list_unlock(l);
+    return waiting;
 }
 
 FL_API bool fl_graph_use(const fl_graph_pass *passes, void *const *users, int n) {
