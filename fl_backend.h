@@ -1309,7 +1309,7 @@ bool fl_backend_use(const fl_backend *b, fl_backend *old) {
         return fl_err_false("fl_backend_use: this copy of fl_backend_cpu() lacks the current kernel of %s: "
                             "modify a copy of *fl_backend_at(fl_backend_index(\"cpu\")) instead",
                             fl__ops[dropped]->name);
-    fl_sync(NULL); /* calls that wait were made for the table before */
+    if (!fl_sync(NULL)) return fl_raise() != NULL; /* calls that wait were made for the table before */
     if (old) memset(old, 0, sizeof *old);
     if (old && at < fl__n_backends) *old = fl__backends[at];
     if (b != &fl__backends[at]) fl__backends[at] = *b;

@@ -334,20 +334,32 @@ TEST(functions_of_the_host_fail) {
     CHECK_NOTHING_LIVES();
 }
 
-static bool drops_everything(fl_graph_list *l, void *user) {
+static bool counts_calls(fl_graph_list *l, void *user) {
     *(int64_t *)user += l->n;
     return true;
+}
+
+static bool fails_once(fl_graph_list *l, void *user) {
+    (void)l;
+    return (*(int *)user)++ > 0 || fl_fail("fails_once: not this list");
 }
 
 TEST(passes_see_every_list_before_it_runs) {
     fl_scope s = fl_scope_begin();
     int64_t seen = 0;
-    CHECK(fl_graph_use((fl_graph_pass[]){drops_everything}, (void *[]){&seen}, 1));
+    CHECK(fl_graph_use((fl_graph_pass[]){counts_calls}, (void *[]){&seen}, 1));
     fl_lazy(true);
     CHECK(fl_item(fl_sum(fl_ones(FL_SHAPE(4), FL_F32), FL_ALL_AXES)) == 4);
     CHECK_EQ_INT(seen, 2);
-    CHECK(fl_graph_use(NULL, NULL, 0));
     test_errors_return();
+    int lists = 0;
+    CHECK(fl_graph_use((fl_graph_pass[]){fails_once}, (void *[]){&lists}, 1));
+    fl_tensor *y = fl_add(fl_ones(FL_SHAPE(1), FL_F32), fl_num(1));
+    CHECK(!fl_eval());
+    CHECK_ERROR("fails_once: not this list");
+    CHECK(fl_item(y) == 2 && fl_item(fl_add(y, y)) == 4); /* the calls have run, and the mode goes on */
+    CHECK_NO_ERROR();
+    CHECK(fl_graph_use(NULL, NULL, 0));
     CHECK(!fl_graph_use(NULL, NULL, 9));
     CHECK_ERROR("got 9 passes, expected 0 to 8");
     fl_scope_end(&s);

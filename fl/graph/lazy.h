@@ -25,9 +25,10 @@ FL_API bool fl_eval(void);
 /* The calls of this thread that wait, valid until the next op. */
 FL_API fl_graph_list fl_lazy_calls(void);
 /* A pass receives each list before it runs, and may change it: replace a call's op, operands or arguments, or
-   remove the call (op FL_OP_NONE with fn NULL). False after fl_fail: the list runs unchanged calls first. */
+   remove the call (op FL_OP_NONE with fn NULL). False after fl_fail: later passes are left out, the calls
+   run, and whatever ran the list fails with the error. A graph whose calls a pass changes is never ready. */
 typedef bool (*fl_graph_pass)(fl_graph_list *l, void *user);
-/* Sets the passes of all threads, at most 8, run in this order; n 0: none. */
+/* Sets the passes of all threads, at most 8, run in this order; n 0: none. No list may run meanwhile. */
 FL_API bool fl_graph_use(const fl_graph_pass *passes, void *const *users, int n);
 /* Runs fn(user) in its place among the deferred calls: a collective, a read of data. Immediately if nothing
    is recorded. fn returns false after fl_fail. */
@@ -205,6 +206,8 @@ FL_PRIVATE bool fl__list_run(fl__list *l, bool all) {
     bool ok = true;
     for (int i = 0; ok && i < __atomic_load_n(&fl__passes.n, __ATOMIC_ACQUIRE); i++)
         ok = fl__passes.fn[i](&l->l, fl__passes.user[i]);
+    if (!ok) snprintf(first, sizeof first, "%s", fl_error() ? fl_error() : "fl_graph_use: a pass failed");
+    fl_error_clear();
     for (int i = 0; i < l->l.n; i++) {
         const fl_graph_call *c = &l->l.call[i];
         if (!fl__call_run(&l->l, c)) {
@@ -386,7 +389,10 @@ static bool fl__lazy_map(const fl_tensor *t, int access, void *user) {
 static void fl__lazy_end(void *user) {
     fl__list *l = user;
     fl__list_lock(l);
-    if (!fl__list_flush(l, true)) fl_error_clear();
+    if (!fl__list_flush(l, true)) { /* no caller is left to fail */
+        fl_log_message(FL_LOG_WARN, "deferred calls of a thread that ends: %s", fl_error());
+        fl_error_clear();
+    }
     fl__list_free(l);
     l->taker.call = NULL;
     fl__deferred.mine = NULL;
