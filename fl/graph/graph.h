@@ -114,16 +114,6 @@ static void fl__plan_free(fl__plan *p) {
 
 /* ---- comparing two rounds ---- */
 
-static bool fl__same_handle(const fl_tensor *a, const fl_tensor *b) {
-    if (!a || !b) return a == b;
-    if (a->dtype != b->dtype || a->backend != b->backend || a->weak != b->weak || a->ndim != b->ndim ||
-        a->offset != b->offset)
-        return false;
-    for (int i = 0; i < a->ndim; i++)
-        if (a->shape[i] != b->shape[i] || a->stride[i] != b->stride[i]) return false;
-    return true;
-}
-
 /* Size of c's arguments before those of its generator, *after: offset behind it. */
 static size_t fl__args_before_rng(const fl_graph_call *c, size_t *after) {
     const char *args = c->call.args;

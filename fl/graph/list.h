@@ -33,12 +33,14 @@ typedef struct fl_graph_value {
     int writes;      /* number of calls that write it in place */
     /* private: made by the list; written by the host; its call failed; read by a call that only reads it */
     bool made, constant, failed, read_only;
-    int64_t offset; /* private: in the memory of a replay, -1: not there */
+    int64_t offset;    /* private: in the memory of a replay, -1: not there */
+    fl_tensor *handle; /* private: the latest copy of a handle of this value */
 } fl_graph_value;
 
 typedef struct fl_graph_call {
-    fl_call call;     /* its handles and arguments are copies in the list's memory; op FL_OP_NONE: a function
-                         of the host, see fl_graph_host */
+    fl_call call;     /* its handles and arguments are copies in the list's memory; calls may share a handle, so
+                         that a pass replaces one rather than changes it; op FL_OP_NONE: a function of the
+                         host, see fl_graph_host */
     int value[12];    /* indices of the values of out[0 .. 3] and in[0 .. 7]; -1: none, or a weak number */
     const char *file; /* of the program's call, under FL_TRACE_CALLS; else NULL, 0 */
     int line;
@@ -94,6 +96,8 @@ FL_PRIVATE bool fl__list_add_host(fl__list *l, bool (*fn)(void *user), void *use
 /* Forgets calls and values, without dropping references; the memory is kept for the next ones. */
 FL_PRIVATE void fl__list_clear(fl__list *l);
 FL_PRIVATE void fl__list_free(fl__list *l);
+/* The same geometry, dtype and backend. */
+FL_PRIVATE bool fl__same_handle(const fl_tensor *a, const fl_tensor *b);
 /* Sets the roles. */
 FL_PRIVATE void fl__list_roles(fl_graph_list *l);
 /* Restore of buffers whose contents a call has not made. */
@@ -220,6 +224,25 @@ static inline fl_tensor *fl__list_handle(fl__list *l, const fl_tensor *t) {
     return copy;
 }
 
+FL_PRIVATE bool fl__same_handle(const fl_tensor *a, const fl_tensor *b) {
+    if (!a || !b) return a == b;
+    if (a->dtype != b->dtype || a->backend != b->backend || a->weak != b->weak || a->ndim != b->ndim ||
+        a->offset != b->offset)
+        return false;
+    for (int i = 0; i < a->ndim; i++)
+        if (a->shape[i] != b->shape[i] || a->stride[i] != b->stride[i]) return false;
+    return true;
+}
+
+/* A copy of an operand's handle: the value's latest one, if it is the same. */
+static inline fl_tensor *fl__list_operand(fl__list *l, const fl_tensor *t, int v) {
+    fl_tensor *last = v < 0 ? NULL : l->l.value[v].handle;
+    if (last && last->copied == t->copied && fl__same_handle(last, t)) return last;
+    last = fl__list_handle(l, t);
+    if (v >= 0) l->l.value[v].handle = last;
+    return last;
+}
+
 static fl_graph_call *fl__call_new(fl__list *l) {
     if (l->l.n == l->cap && !fl_heap_grow(&l->l.call, &l->cap, l->l.n + 1, sizeof *l->l.call)) return NULL;
     return &l->l.call[l->l.n];
@@ -263,6 +286,7 @@ FL_PRIVATE bool fl__list_add(fl__list *l, const fl_call *c) {
         const int v = r->value[i] = fl__value_of(l, t->buffer);
         if (v < 0 || !(r->call.out[i] = fl__list_handle(l, t))) return false;
         fl_graph_value *value = &l->l.value[v];
+        value->handle = r->call.out[i];
         value->writes += written;
         if (value->first < 0) value->first = at;
         value->last = at;
@@ -281,7 +305,7 @@ FL_PRIVATE bool fl__list_add(fl__list *l, const fl_call *c) {
             if (value->first < 0) value->first = at;
             value->last = at;
         }
-        if (!r->call.in[i] && !(r->call.in[i] = fl__list_handle(l, t))) return false;
+        if (!r->call.in[i] && !(r->call.in[i] = fl__list_operand(l, t, r->value[4 + i]))) return false;
     }
     l->l.n++;
     return true;
