@@ -99,6 +99,27 @@ TEST(the_host_reads_and_writes_what_waiting_calls_use) {
     CHECK_NOTHING_LIVES();
 }
 
+/* A setting and a manager of memory that a call was made under are those that it runs under. */
+TEST(what_waits_runs_before_a_setting_changes) {
+    fl_scope s = fl_scope_begin();
+    CHECK(fl_set_matmul_precision(FL_BF16));
+    fl_tensor *a = fl_full(FL_SHAPE(64, 64), 1.001, FL_F32), *eager = fl_matmul(a, a);
+    fl_lazy(true);
+    fl_tensor *y = fl_matmul(a, a);
+    CHECK_EQ_INT(waiting(), 1);
+    CHECK(fl_set_matmul_precision(FL_F32));
+    CHECK_EQ_INT(waiting(), 0);
+    CHECK(same_bits(y, eager));
+    fl_mem_manager *m = fl_mem_failing(NULL, 1000, false), *old = fl_mem_set_current(m);
+    y = fl_add(a, fl_num(1));
+    fl_mem_set_current(old);
+    fl_mem_close(m);
+    CHECK_EQ_INT(waiting(), 0);
+    CHECK_NEAR(fl_item(fl_select(fl_select(y, 0, 3), 0, 5)), 2.001, 1e-6);
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
 TEST(memory_is_that_of_eager_execution) {
     int64_t peak[2];
     for (int lazy = 0; lazy < 2; lazy++) {

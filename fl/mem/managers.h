@@ -177,6 +177,8 @@ FL_API size_t fl_mem_trim(void) {
 
 FL_API void fl_mem_close(fl_mem_manager *m) {
     if (!m || !m->close) return;
+    bool (*run)(fl_buffer *, bool) = __atomic_load_n(&fl__run_waiting, __ATOMIC_RELAXED);
+    if (run && !run(NULL, true)) fl_raise(); /* deferred calls make results of its memory */
     if (fl_mem_current() == m) fl_mem_set_current(NULL);
     m->close(m);
 }

@@ -41,6 +41,7 @@ fl_dtype fl_matmul_precision(void) {
 bool fl_set_matmul_precision(fl_dtype d) {
     if (d != FL_F32 && d != FL_BF16)
         return fl_err_false("fl_set_matmul_precision: got %s, expected f32 or bf16", fl_dtype_name(d));
+    if (!fl_sync(NULL)) return fl_raise() != NULL; /* calls that wait were made with the setting before */
     __atomic_store_n(&fl__matmul_precision, (int)d, __ATOMIC_RELAXED);
     return true;
 }
