@@ -50,6 +50,7 @@ static inline void paged_end(void) {
 /* t, which is not in memory if the manager pages. */
 static inline fl_tensor *away(fl_tensor *t) {
     if (!CHECK(t != NULL)) return NULL;
+    fl_sync(NULL); /* deferred calls have made it */
     page_out_all();
     CHECK(!paged || t->buffer->state == FL_EVICTED);
     return t;
