@@ -1386,6 +1386,20 @@ TEST(memory_runs_out_anywhere) {
     CHECK_NOTHING_LIVES();
 }
 
+/* As many operands as a record holds: 8 inputs, and a copy of the first of the writes in bf16. */
+TEST(a_rule_of_nine_operands) {
+    static fl_step_rule rule = {.reads = "a b c d e f g", .writes = "p", .numbers = "",
+                                .formula = "ADD(p, ADD(a, ADD(b, ADD(c, ADD(d, ADD(e, ADD(f, g)))))))"};
+    for (int64_t n = 5; n < 50000; n *= 9973) { /* by one call of the loop, and block by block */
+        fl_tensor *t[8], *narrow = fl_zeros(FL_SHAPE(n), FL_BF16);
+        for (int i = 0; i < 8; i++) t[i] = fl_full(FL_SHAPE(n), 1 << i, FL_F32);
+        CHECK(fl_step(&rule, t, 0, NULL, narrow));
+        CHECK_EQ_INT(fl_item(fl_amin(t[7], FL_ALL_AXES)), 255);
+        CHECK_EQ_INT(fl_item(fl_amax(t[7], FL_ALL_AXES)), 255);
+        CHECK_EQ_INT(fl_item(fl_amin(narrow, FL_ALL_AXES)), 255);
+    }
+}
+
 /* Every request of a step may fail: then no parameter has moved, and the step that follows gives
    the same bits. */
 TEST(a_step_that_fails_moves_nothing) {
