@@ -27,9 +27,11 @@ static const unsigned char jpeg[] = {
 
 static inline fl_tensor *patterned(int64_t c, int64_t h, int64_t w, fl_dtype dtype) {
     fl_tensor *t = fl_data_host_tensor(FL_SHAPE(h, w, c), dtype);
-    for (int64_t i = 0; i < h * w * c; i++)
-        if (dtype == FL_U16) ((uint16_t *)fl_data(t))[i] = (uint16_t)(i * 7919);
-        else ((unsigned char *)fl_data(t))[i] = (unsigned char)(i * 79 + i / 256);
+    void *p = fl_map(t, FL_WRITE);
+    for (int64_t i = 0; p && i < h * w * c; i++)
+        if (dtype == FL_U16) ((uint16_t *)p)[i] = (uint16_t)(i * 7919);
+        else ((unsigned char *)p)[i] = (unsigned char)(i * 79 + i / 256);
+    if (p) fl_unmap(t, FL_WRITE);
     return fl_permute(t, 3, (int[]){2, 0, 1});
 }
 
