@@ -1377,8 +1377,7 @@ bool fl_is_async(const fl_tensor *t) {
 }
 
 bool fl_sync(const fl_tensor *t) {
-    bool (*run)(fl_buffer *, bool) = t ? NULL : __atomic_load_n(&fl__run_waiting, __ATOMIC_RELAXED);
-    if (!t) return !run || run(NULL, true);
+    if (!t) return fl__await_all_calls();
     if (t->weak) return true;
     if (!fl__await_calls(t->buffer, false)) return false;
     const fl_backend *be = &fl__backends[t->backend];

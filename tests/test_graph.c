@@ -1,6 +1,8 @@
 /* test_graph.c - deferred and static execution: bits, order, errors, plans, replays, threads, memory */
 #include "../fl_all.h"
 #include "../fl_backend.h"
+#include "../kernels/cpu/bf16.h"
+#include "../kernels/cpu/force.h"
 #include "test.h"
 
 #include <pthread.h>
@@ -107,9 +109,21 @@ TEST(what_waits_runs_before_a_setting_changes) {
     fl_lazy(true);
     fl_tensor *y = fl_matmul(a, a);
     CHECK_EQ_INT(waiting(), 1);
+    CHECK(fl_set_matmul_precision(FL_BF16));
+    CHECK_EQ_INT(waiting(), 1); /* nothing changes */
     CHECK(fl_set_matmul_precision(FL_F32));
     CHECK_EQ_INT(waiting(), 0);
     CHECK(same_bits(y, eager));
+    y = fl_matmul(a, a);
+    CHECK(fl_cpu_force_algorithm("tiles"));
+    CHECK_EQ_INT(waiting(), 0);
+    y = fl_matmul(a, a);
+    CHECK(fl_cpu_force_algorithm(NULL));
+    CHECK_EQ_INT(waiting(), 0);
+    y = fl_matmul(a, a);
+    CHECK(fl_cpu_set_bf16("f32"));
+    CHECK_EQ_INT(waiting(), 0);
+    CHECK(fl_cpu_set_bf16(NULL));
     fl_mem_manager *m = fl_mem_failing(NULL, 1000, false), *old = fl_mem_set_current(m);
     y = fl_add(a, fl_num(1));
     fl_mem_set_current(old);

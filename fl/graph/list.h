@@ -38,9 +38,9 @@ typedef struct fl_graph_value {
 } fl_graph_value;
 
 typedef struct fl_graph_call {
-    fl_call call;     /* its handles and arguments are copies in the list's memory; calls may share a handle, so
-                         that a pass replaces one rather than changes it; op FL_OP_NONE: a function of the
-                         host, see fl_graph_host */
+    fl_call call;     /* its handles and arguments are copies in the list's memory; calls share handles, so that
+                         a pass must replace one, not change it; op FL_OP_NONE: a function of the host, see
+                         fl_graph_host */
     int value[12];    /* indices of the values of out[0 .. 3] and in[0 .. 7]; -1: none, or a weak number */
     const char *file; /* of the program's call, under FL_TRACE_CALLS; else NULL, 0 */
     int line;
@@ -96,7 +96,7 @@ FL_PRIVATE bool fl__list_add_host(fl__list *l, bool (*fn)(void *user), void *use
 /* Forgets calls and values, without dropping references; the memory is kept for the next ones. */
 FL_PRIVATE void fl__list_clear(fl__list *l);
 FL_PRIVATE void fl__list_free(fl__list *l);
-/* The same geometry, dtype and backend. */
+/* Both have the same shape, strides, offset, dtype and backend, or both are weak; or both are NULL. */
 FL_PRIVATE bool fl__same_handle(const fl_tensor *a, const fl_tensor *b);
 /* Sets the roles. */
 FL_PRIVATE void fl__list_roles(fl_graph_list *l);

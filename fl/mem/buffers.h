@@ -125,6 +125,11 @@ static inline bool fl__is_waited_for(const fl_buffer *b) {
 static inline bool fl__await_calls(fl_buffer *b, bool write) {
     return !b || !fl__is_waited_for(b) || __atomic_load_n(&fl__run_waiting, __ATOMIC_RELAXED)(b, write);
 }
+/* Before a change that deferred calls of any thread must not see: of a setting, or the end of a manager. */
+static inline bool fl__await_all_calls(void) {
+    bool (*run)(fl_buffer *, bool) = __atomic_load_n(&fl__run_waiting, __ATOMIC_RELAXED);
+    return !run || run(NULL, true);
+}
 #endif
 
 #ifdef __cplusplus

@@ -44,8 +44,9 @@ FL_API fl_mem_manager *fl_mem_set_current(fl_mem_manager *m);
 FL_API fl_mem_manager *fl_mem_current(void);
 /* Allocates from the device and frees to it, without a cache. */
 FL_API fl_mem_manager *fl_mem_native(void);
-/* Frees a manager; no effect on the native and the caching one. The current one is replaced by the
-   default. */
+/* Frees a manager; no effect on the native and the caching one. The current one is replaced by the default.
+   Deferred calls run first, as their results may be its memory; if one fails, that is raised, and the manager
+   is freed. */
 FL_API void fl_mem_close(fl_mem_manager *m);
 /* Statistics of m; m NULL, here and below: the current one. */
 FL_API fl_mem_stats fl_mem_stats_of(fl_mem_manager *m);
@@ -177,8 +178,7 @@ FL_API size_t fl_mem_trim(void) {
 
 FL_API void fl_mem_close(fl_mem_manager *m) {
     if (!m || !m->close) return;
-    bool (*run)(fl_buffer *, bool) = __atomic_load_n(&fl__run_waiting, __ATOMIC_RELAXED);
-    if (run && !run(NULL, true)) fl_raise(); /* deferred calls make results of its memory */
+    if (!fl__await_all_calls()) fl_raise(); /* results of deferred calls may be its memory */
     if (fl_mem_current() == m) fl_mem_set_current(NULL);
     m->close(m);
 }

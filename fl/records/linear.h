@@ -20,7 +20,8 @@ typedef struct fl_linear_args {
    absolute terms; NaN and infinities are kept, denormals may become 0. As
    torch.set_float32_matmul_precision("medium"). */
 FL_API fl_dtype fl_matmul_precision(void);
-/* Sets it; false with an error for other dtypes. */
+/* Sets it, after deferred calls have run by the old one. False with an error, and nothing is set, for other
+   dtypes and if such a call fails. */
 FL_API bool fl_set_matmul_precision(fl_dtype d);
 FL_DATA fl_op fl_op_linear, fl_op_linear_grad, fl_op_linear_packed;
 
@@ -41,7 +42,8 @@ fl_dtype fl_matmul_precision(void) {
 bool fl_set_matmul_precision(fl_dtype d) {
     if (d != FL_F32 && d != FL_BF16)
         return fl_err_false("fl_set_matmul_precision: got %s, expected f32 or bf16", fl_dtype_name(d));
-    if (!fl_sync(NULL)) return fl_raise() != NULL; /* calls that wait were made with the setting before */
+    if (d == fl_matmul_precision()) return true;
+    if (!fl__await_all_calls()) return fl_raise() != NULL;
     __atomic_store_n(&fl__matmul_precision, (int)d, __ATOMIC_RELAXED);
     return true;
 }

@@ -19,9 +19,9 @@ extern "C" {
      "emulated"  the bits of "amx", in plain C on any processor: for tests, and very slow
      "emulated_vdpbf16"  the same for "vdpbf16"
      NULL        chosen by measurement again
-   The environment variable FL_CPU_BF16 applies until the first call. Returns false, and changes nothing, if
-   `way` is unknown or the processor, the level or the system does not support it. Call it while no other
-   thread computes. */
+   The environment variable FL_CPU_BF16 applies until the first call. Deferred calls run first, by the old
+   selection. Returns false, and changes nothing, if one fails, `way` is unknown or the processor, the level or
+   the system does not support it. Call it while no other thread computes. */
 FL_API bool fl_cpu_set_bf16(const char *way);
 /* The selected name, one of the above, used once products may round. */
 FL_API const char *fl_cpu_bf16(void);
@@ -144,6 +144,7 @@ FL_API bool fl_cpu_set_bf16(const char *way) {
     if (i < 0)
         return fl_err_false("fl_cpu_set_bf16: '%s' is unknown or not supported here; known: f32, "
                             "vdpbf16, amx, emulated, emulated_vdpbf16", way);
+    if (!fl__await_all_calls()) return fl_raise() != NULL;
     __atomic_store_n(&fl__bf16_setting, i, __ATOMIC_RELAXED);
     return true;
 }

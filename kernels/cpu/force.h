@@ -10,8 +10,9 @@ extern "C" {
      "direct", "im2col", "winograd"   convolutions and their gradients
      "tiles"                          matrix products: OpenBLAS is not called
      NULL                             chosen by size again
-   Returns false, and changes nothing, for any other name. The environment variable FL_CPU_FORCE applies until
-   the first call. Call it while no other thread computes. */
+   Deferred calls run first, by the old choice. Returns false, and changes nothing, if one fails, and for any
+   other name. The environment variable FL_CPU_FORCE applies until the first call. Call it while no other
+   thread computes. */
 FL_API bool fl_cpu_force_algorithm(const char *algorithm);
 #ifdef __cplusplus
 }
@@ -44,6 +45,7 @@ FL_API bool fl_cpu_force_algorithm(const char *algorithm) {
     if (i < 0)
         return fl_err_false("fl_cpu_force_algorithm: no algorithm '%s'; known: direct, im2col, winograd, tiles",
                             algorithm);
+    if (!fl__await_all_calls()) return fl_raise() != NULL;
     __atomic_store_n(&fl__force, i, __ATOMIC_RELAXED);
     return true;
 }
