@@ -270,10 +270,11 @@ FL_API void fl_unwatch_calls(fl_call_watcher *w);
 typedef enum fl_taken { FL_DECLINED, FL_TAKEN, FL_FAILED } fl_taken;
 typedef struct fl_taker {
     /* DECLINED: the slot runs now. TAKEN: the taker has copied the record, handles included, runs it later by
-       fl_call_run_taken, and has given new outputs a buffer (fl_buffer_new_lazy). FAILED: after fl_fail. */
+       fl_call_run_taken, and has given new outputs a buffer (fl_buffer_new_lazy), which a backend with a
+       `make` of its own does not have: decline its calls. FAILED: after fl_fail. */
     fl_taken (*call)(const fl_call *c, void *user);
-    /* Storage that is asked for outside of slots, by fl_empty or fl_concat: TAKEN sets t->buffer. Not called
-       for backends with a `make` of their own. */
+    /* Storage that is asked for outside of slots, by fl_empty or fl_concat: TAKEN sets t->buffer, on info's
+       device. Not called for backends with a `make` of their own. */
     fl_taken (*make)(fl_tensor *t, size_t bytes, const fl_mem_info *info, void *user);
     /* The host is about to map t, or has drawn a random number (t NULL, access 0). False after fl_fail. */
     bool (*map)(const fl_tensor *t, int access, void *user);
@@ -320,8 +321,11 @@ enum { FL_SLOT_CONTIGUOUS = 1, FL_SLOT_NARROW = 2, FL_SLOT_BLOCKS = 4 };
 struct fl_backend {
     const char *name;
     void *user;
-    /* Hooks. NULL: the default, storage in a fl_buffer. */
-    /* Allocates storage for out, laid out by out->stride; info describes the request. */
+    /* Hooks. NULL: the default, storage in a fl_buffer of the host. */
+    /* Sets info's device and stream: storage is a fl_buffer there, whose calls can be deferred. */
+    bool (*place)(const fl_backend *self, fl_mem_info *info);
+    /* Allocates storage for out, laid out by out->stride; info describes the request. Calls of such a backend
+       are not deferred. */
     bool (*make)(const fl_backend *self, fl_tensor *out, const fl_mem_info *info);
     void (*drop)(const fl_backend *self, fl_tensor *t);   /* t is being freed: release impl */
     /* Waits for t; returns the host address of element [0, ...], the others by t->stride. */
@@ -1464,13 +1468,14 @@ static FL__COLD fl_taken fl__take(const fl_call *c, fl_tensor *t, size_t bytes, 
 
 static FL__HOT bool fl__storage_new(fl_tensor *t) {
     const fl_backend *be = &fl__backends[t->backend];
-    const fl_mem_info info = {.op = fl__thread_context.op, .step = fl_mem_step_now(), .ndim = t->ndim,
-                              .shape = t->shape, .lifetime = fl__call_lifetime(fl_call_state())};
+    fl_mem_info info = {.op = fl__thread_context.op, .step = fl_mem_step_now(), .ndim = t->ndim,
+                        .shape = t->shape, .lifetime = fl__call_lifetime(fl_call_state())};
     if (be->make) return be->make(be, t, &info);
     size_t bytes;
     if (__builtin_mul_overflow((size_t)fl_numel(t), fl_dtype_size(t->dtype), &bytes))
         return fl_fail("fl_out_make: the bytes of shape %s of %s overflow size_t", FL_SHAPE_TEXT(t),
                        fl_dtype_name(t->dtype));
+    if (be->place && !be->place(be, &info)) return false;
     if (__builtin_expect(fl__thread_context.taking != NULL, 0)) {
         const fl_taken taken = fl__take(NULL, t, bytes, &info);
         if (taken != FL_DECLINED) return taken == FL_TAKEN;
@@ -1587,7 +1592,9 @@ static FL__COLD bool fl__run_contiguous(const fl_backend *be, const fl_call *c, 
 static bool fl__transfer(fl_tensor *dst, fl_tensor *src) {
     const fl_backend *const backends[2] = {&fl__backends[dst->backend], &fl__backends[src->backend]};
     const char *pending = fl_error();
-    if (!fl__await_calls(dst->buffer, true) || !fl__await_calls(src->buffer, false)) return false;
+    if (!fl__host_access(src, FL_READ) || !fl__host_access(dst, FL_WRITE) ||
+        !fl__await_calls(dst->buffer, true) || !fl__await_calls(src->buffer, false))
+        return false;
     for (int i = 0; i < 2; i++) {
         if (backends[i]->move && backends[i]->move(backends[i], dst, src)) return true;
         if (fl_error() != pending) return false;
@@ -1891,7 +1898,7 @@ static bool fl__run_watched(const fl_backend *be, const fl_call *c, fl_slot slot
 
 static FL__COLD bool fl__run_taken(const fl_backend *be, const fl_call *c, fl_slot slot, bool paged) {
     fl__context *th = &fl__thread_context;
-    const fl_taken taken = be->make ? FL_DECLINED : fl__take(c, NULL, 0, NULL);
+    const fl_taken taken = fl__take(c, NULL, 0, NULL);
     if (taken != FL_DECLINED) return taken == FL_TAKEN;
     th->taking = NULL;
     const bool ok = fl__run_watched(be, c, slot, (fl__traits){.paged = paged});
@@ -2359,9 +2366,11 @@ static int64_t fl__byte_offset(const fl_tensor *t) {
 
 /* A lazy backend runs its calls here; hooks do not see them, because they are not the user's. */
 static void *fl__map_by_hook(const fl_backend *be, fl_tensor *t, int access) {
+    if (t->buffer && !fl__buffer_map(t->buffer)) return NULL; /* its call has failed */
     const uint64_t flags = fl__hooks_off();
     void *p = be->map(be, t, access);
     fl__thread_context.flags = flags;
+    if (t->buffer) fl_buffer_unmap(t->buffer);
     return p;
 }
 

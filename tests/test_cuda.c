@@ -911,6 +911,26 @@ TEST(a_replayed_step_gives_the_bits_of_the_step) {
     CHECK_EQ_INT(test_live_buffers(), 0);
 }
 
+TEST(deferred_steps_give_the_bits_of_eager_ones) {
+    NEEDS_CUDA;
+    graph_run eager, deferred;
+    train_graph(&eager, NULL);
+    fl_lazy(true);
+    train_graph(&deferred, NULL);
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = fl_exp(fl_zeros(FL_SHAPE(5), FL_F32));
+    CHECK(x->buffer && !x->buffer->ptr && fl_lazy_calls().n == 2);
+    CHECK_EQ_INT(fl_item(fl_sum(x, FL_ALL_AXES)), 5);
+    const int64_t at = 7;
+    fl_tensor *wrong = fl_gather(x, 0, fl_from_host(&at, FL_SHAPE(1), FL_I64));
+    CHECK(wrong && !fl_sync(wrong)); /* as of an eager one, known at the next wait */
+    CHECK_ERROR("fl_gather: index 7 is out of range for axis 0 of size 5");
+    fl_scope_end(&s);
+    fl_lazy(false);
+    CHECK(!memcmp(&eager, &deferred, sizeof eager));
+    CHECK_EQ_INT(test_live_buffers(), 0);
+}
+
 /* What a graph reads it keeps. */
 TEST(a_graph_keeps_what_it_reads) {
     NEEDS_CUDA;

@@ -866,6 +866,30 @@ static void *replays(void *g) {
     return NULL;
 }
 
+static bool own_make(const fl_backend *self, fl_tensor *out, const fl_mem_info *info) {
+    (void)self;
+    return (out->buffer = fl_buffer_new((size_t)fl_numel(out) * fl_dtype_size(out->dtype), info)) != NULL;
+}
+
+TEST(calls_of_a_backend_that_makes_its_storage_run_at_once) {
+    fl_backend own = *fl_backend_at(fl_backend_index("cpu"));
+    own.name = "own";
+    own.make = own_make;
+    CHECK(fl_backend_use(&own, NULL));
+    fl_tensor *x = fl_to(fl_ones(FL_SHAPE(3), FL_F32), "own");
+    fl_graph *g = fl_graph_new();
+    for (int i = 0; i < 3; i++) {
+        fl_scope s = fl_scope_begin();
+        CHECK(fl_graph_begin(g) && fl_assign_op(x, FL_OP_add, x, fl_num(1)));
+        CHECK_EQ_INT(fl_lazy_calls().n, 0);
+        CHECK(fl_graph_end(g) && !fl_graph_ready(g));
+        CHECK_STR(fl_graph_reason(g), "a call runs at once, on a backend with storage of its own");
+        fl_scope_end(&s);
+    }
+    CHECK_EQ_INT(fl_item(fl_sum(x, FL_ALL_AXES)), 12);
+    fl_graph_free(g);
+}
+
 TEST(misuse_of_graphs) {
     test_errors_return();
     fl_scope s = fl_scope_begin();

@@ -200,14 +200,27 @@ static const fl_graph_call *fl__first_call(const fl_graph_list *l, const fl_grap
     return v->first >= 0 && v->first < l->n ? &l->call[v->first] : NULL;
 }
 
-/* Contents of constants; those of a paging manager may be away. */
+/* The contents of a constant, which may be away if its manager pages; *copy: of those on a device. NULL after
+   fl_fail. */
+static const void *fl__constant_map(fl_buffer *b, void **copy) {
+    const fl_device *d = b->device;
+    const void *p = fl__buffer_map(b);
+    if (!p || d->host) return p;
+    *copy = fl_heap_alloc(b->bytes + 1);
+    const bool ok = *copy && (!d->wait || d->wait(d, NULL, b->stream)) && d->copy(d, *copy, p, b->bytes);
+    if (!ok) fl_buffer_unmap(b);
+    return ok ? *copy : NULL;
+}
+
 static bool fl__same_bytes(fl_buffer *a, fl_buffer *b) {
     const bool failed = fl_error() != NULL;
+    void *copy[2] = {NULL, NULL};
     if (a->bytes != b->bytes) return false;
-    const void *x = fl__buffer_map(a), *y = fl__buffer_map(b);
+    const void *x = fl__constant_map(a, &copy[0]), *y = fl__constant_map(b, &copy[1]);
     const bool same = x && y && !memcmp(x, y, a->bytes);
     if (x) fl_buffer_unmap(a);
     if (y) fl_buffer_unmap(b);
+    for (int i = 0; i < 2; i++) fl_heap_free(copy[i]);
     if (!failed) fl_error_clear(); /* then they count as different */
     return same;
 }

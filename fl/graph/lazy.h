@@ -16,7 +16,8 @@ extern "C" {
    call reads, before an eager op of any thread does, in fl_eval and fl_sync, when 1,024 calls or 64 MiB of
    results wait, and when the mode or the thread ends. What only data or memory can tell (an index out of
    range) becomes an error then: of whatever reads the value, or of fl_eval. Watchers, profiler and memory
-   trace see calls when they run. Backends with storage of their own stay eager. Also on at the start of a
+   trace see calls when they run. Backends with a
+   `make` of their own stay eager. Also on at the start of a
    program with FL_MODE=lazy in the environment, if it has compiled fl.c or calls a function of fl_graph.h.
    Returns the previous setting. */
 FL_API bool fl_lazy(bool on);
@@ -145,7 +146,8 @@ static inline bool fl__value_arrive(const fl_graph_call *c, int v, const fl_tens
 }
 
 static bool fl__value_make(const fl_graph_call *c, int v, const fl_tensor *t, fl_graph_value *value) {
-    fl_mem_info info = {.device = value[v].buffer->device, .step = fl_mem_step_now()};
+    fl_mem_info info = {.device = value[v].buffer->device, .stream = value[v].buffer->stream,
+                        .step = fl_mem_step_now()};
     if (c) {
         info.op = fl_op_name(c->call.op);
         info.ndim = t->ndim;
@@ -346,7 +348,7 @@ static fl_taken fl__lazy_call(const fl_call *c, void *user) {
     fl__list_lock(l);
     for (int i = 0; i < c->n_out; i++) {
         if (!c->out[i]) continue;
-        plain &= !c->out[i]->impl && !fl_backend_at(c->out[i]->backend)->map;
+        plain &= !fl_backend_at(c->out[i]->backend)->make;
         others |= fl__others_wait(l, c->out[i]->buffer);
     }
     for (int i = 0; i < c->n_in; i++) {
@@ -370,11 +372,9 @@ static fl_taken fl__lazy_call(const fl_call *c, void *user) {
 
 static fl_taken fl__lazy_make(fl_tensor *t, size_t bytes, const fl_mem_info *info, void *user) {
     fl__list *l = user;
-    (void)info;
     if (!fl__is_recording()) return fl__lazy_ended(l) ? FL_DECLINED : FL_FAILED;
-    if (fl_backend_at(t->backend)->map) return FL_DECLINED;
     fl__list_lock(l);
-    const bool ok = fl__list_make_room(l) && fl__list_make(l, t, bytes);
+    const bool ok = fl__list_make_room(l) && fl__list_make(l, t, bytes, info);
     fl__list_unlock(l);
     return ok ? FL_TAKEN : FL_FAILED;
 }

@@ -89,8 +89,8 @@ static inline int fl__list_find(const fl__list *l, const fl_buffer *b) {
     return fl__is_waited_for(b) ? fl__list_search(l, b) : -1;
 }
 #endif
-/* Appends a value that a call will make: t->buffer. */
-FL_PRIVATE bool fl__list_make(fl__list *l, fl_tensor *t, size_t bytes);
+/* Appends a value that a call will make: t->buffer, at info's device and stream. */
+FL_PRIVATE bool fl__list_make(fl__list *l, fl_tensor *t, size_t bytes, const fl_mem_info *info);
 /* Appends a function of the host. */
 FL_PRIVATE bool fl__list_add_host(fl__list *l, bool (*fn)(void *user), void *user);
 /* Forgets calls and values, without dropping references; the memory is kept for the next ones. */
@@ -191,12 +191,13 @@ static inline int fl__value_of(fl__list *l, fl_buffer *b) {
     return made;
 }
 
-FL_PRIVATE bool fl__list_make(fl__list *l, fl_tensor *t, size_t bytes) {
-    fl_buffer *b = fl_buffer_new_lazy(bytes, NULL, fl__list_restore, l);
+FL_PRIVATE bool fl__list_make(fl__list *l, fl_tensor *t, size_t bytes, const fl_mem_info *info) {
+    fl_buffer *b = fl_buffer_new_lazy(bytes, info->device, fl__list_restore, l);
     const int v = b ? fl__value_new(l, b) : -1;
     if (v < 0) return fl_buffer_drop(b), false;
     l->l.value[v].made = true;
     b->refs_ = 1 + FL__WAITED_FOR; /* nobody else has it yet */
+    b->stream = info->stream;
     t->buffer = b;
     l->bytes += (int64_t)bytes;
     return true;
@@ -256,6 +257,11 @@ FL_PRIVATE bool fl__list_add_host(fl__list *l, bool (*fn)(void *user), void *use
     return true;
 }
 
+static inline bool fl__list_place(const fl_tensor *t, fl_mem_info *info) {
+    const fl_backend *be = fl_backend_at(t->backend);
+    return !be->place || be->place(be, info);
+}
+
 FL_PRIVATE bool fl__list_add(fl__list *l, const fl_call *c) {
     fl_graph_call *r = fl__call_new(l);
     if (!r) return false;
@@ -278,11 +284,12 @@ FL_PRIVATE bool fl__list_add(fl__list *l, const fl_call *c) {
         r->call.out[i] = NULL;
         if (!t) continue;
         const bool written = t->buffer;
+        fl_mem_info info = {0};
         size_t bytes = 0;
         if (!written && __builtin_mul_overflow((size_t)fl_numel(t), fl_dtype_size(t->dtype), &bytes))
             return fl_fail("fl_%s: the bytes of shape %s of %s overflow size_t", fl_op_name(c->op),
                            FL_SHAPE_TEXT(t), fl_dtype_name(t->dtype));
-        if (!written && !fl__list_make(l, t, bytes)) return false;
+        if (!written && !(fl__list_place(t, &info) && fl__list_make(l, t, bytes, &info))) return false;
         const int v = r->value[i] = fl__value_of(l, t->buffer);
         if (v < 0 || !(r->call.out[i] = fl__list_handle(l, t))) return false;
         fl_graph_value *value = &l->l.value[v];

@@ -17,8 +17,8 @@ struct fl_device {
     /* Copies between its memory and the host's, or within its own. */
     bool (*copy)(const fl_device *self, void *dst, const void *src, size_t bytes);
     size_t (*limit)(const fl_device *self); /* total bytes available, 0 if unknown */
-    /* Makes work enqueued into `stream` from now on wait for all work now in `before`. NULL: the device is
-       synchronous. */
+    /* Makes work enqueued into `stream` (NULL: the host) from now on wait for all work now in `before`. NULL:
+       the device is synchronous. */
     bool (*wait)(const fl_device *self, void *stream, void *before);
     /* Allocates its memory when the current manager serves only the host, as the caching one does; NULL:
        each request calls get and put. Statistics: fl_mem_stats_of(manager). */

@@ -161,16 +161,9 @@ FL_PRIVATE bool fl__cuda_slot(const fl_backend *self, const fl_call *c, fl_slot 
     return ok || fl__cuda_graph_spoil();
 }
 
-static bool fl__cuda_make(const fl_backend *self, fl_tensor *out, const fl_mem_info *info) {
-    fl_mem_info mine = *info;
-    size_t bytes;
-    mine.device = fl__cuda_device(fl__cuda_ordinal(self));
-    if (!(mine.stream = fl__cuda_stream(fl__cuda_ordinal(self)))) return false;
-    if (__builtin_mul_overflow((size_t)fl_numel(out), fl_dtype_size(out->dtype), &bytes))
-        return fl_fail("fl_out_make: a tensor of shape %s and dtype %s is too large", FL_SHAPE_TEXT(out),
-                       fl_dtype_name(out->dtype));
-    out->buffer = fl_buffer_new(bytes, &mine);
-    return out->buffer != NULL;
+static bool fl__cuda_storage(const fl_backend *self, fl_mem_info *info) {
+    info->device = fl__cuda_device(fl__cuda_ordinal(self));
+    return (info->stream = fl__cuda_stream(fl__cuda_ordinal(self))) != NULL;
 }
 
 static bool fl__cuda_no_host(const char *fn) {
@@ -640,7 +633,7 @@ FL__CUDA_SLOT(fl__cuda_conv2d) {
 #define FL__NARROW(line, ...) [FL_OP_##line] = FL_SLOT_NARROW,
 static fl_backend *fl__cuda_table(void) {
     static fl_backend table = {
-        .make = fl__cuda_make,
+        .place = fl__cuda_storage,
         .map = fl__cuda_map_tensor,
         .unmap = fl__cuda_unmap_tensor,
         .move = fl__cuda_move,
