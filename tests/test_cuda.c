@@ -836,6 +836,13 @@ TEST(memory_goes_back_to_its_stream) {
     fl_scope_end(&s);
 }
 
+TEST(reductions_without_outputs_end) {
+    NEEDS_CUDA;
+    fl_tensor *x = fl_slice(fl_zeros(FL_SHAPE(77, 8), FL_F32), 1, 0, 0, 1);
+    CHECK_EQ_INT(fl_numel(fl_argmax(x, 0, false)), 0);
+    CHECK_EQ_INT(fl_item(fl_sum(fl_sum(x, FL_AXES(0)), FL_ALL_AXES)), 0);
+}
+
 /* ---- graphs ---- */
 
 enum { GRAPH_STEPS = 10, GRAPH_NUMBERS = 40 };

@@ -101,7 +101,7 @@ static int flk_reduce_lanes(const flk_reduction *r) {
     if (r->n <= 8) return FLK_BLOCK;
     if (r->inner) return r->n <= 1024 ? FLK_BLOCK / 32 : 1;
     if (r->n <= 64) return FLK_BLOCK;
-    while (lanes / 2 >= r->kept.n) lanes /= 2;
+    while (lanes > 1 && lanes / 2 >= r->kept.n) lanes /= 2;
     return lanes;
 }
 
