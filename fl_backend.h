@@ -293,8 +293,11 @@ FL_API uint64_t fl_call_state(void);
 FL_PRIVATE bool fl__host_access(const fl_tensor *t, int access);
 /* True if a scope of this thread sets these flags again when it ends. */
 FL_PRIVATE bool fl__flags_return(uint64_t flags);
-/* fl_mem_info.lifetime of results of a call in that state. */
+/* fl_mem_info.lifetime of results of a call in that state, and its stream (fl_stream). */
 FL_PRIVATE int fl__call_lifetime(uint64_t state);
+FL_PRIVATE int fl__call_stream(uint64_t state);
+/* True if a watcher or hook sees the calls of this thread. */
+FL_PRIVATE bool fl__is_watched(void);
 
 /* True if the f32 operands of the call that runs on this thread were cast from bf16: matrix products may
    convert them back without loss. */
@@ -303,6 +306,13 @@ FL_PRIVATE bool fl__of_bf16(void);
 /* >>backends ----------------------------------------------------------------------------------- */
 
 typedef struct fl_backend fl_backend;
+/* A sequence of calls that runs again, its operands at the same addresses: see fl_backend.replay. */
+typedef struct fl_replay {
+    bool (*run)(void *user); /* runs the calls one by one */
+    void *user;
+    fl_rng from;             /* calls that draw take their numbers from this generator's next `draws` blocks, */
+    uint64_t draws;          /* in the same places each time */
+} fl_replay;
 /* A slot: the kernel of one op.
    Outputs  have shape, dtype and strides, but no storage: an eager slot calls fl_out_make(out) first (no
             effect on outputs written in place), a lazy one sets out->impl.
@@ -340,6 +350,9 @@ struct fl_backend {
        decline, both tensors are mapped to the host. */
     bool (*move)(const fl_backend *self, fl_tensor *dst, fl_tensor *src);
     bool (*sync)(const fl_backend *self); /* waits for all work */
+    /* Runs a sequence of calls, all of this backend and on the current stream, by r->run or by what it
+       recorded when it ran before: *memo, NULL at first. r NULL: frees *memo. Needs `move`. */
+    bool (*replay)(const fl_backend *self, void **memo, const fl_replay *r);
     fl_slot op[FL_MAX_OPS];
     uint8_t flags[FL_MAX_OPS];
     /* Formulas whose gradient must not use grad1/grad2 (set by fl_backend_override). */
@@ -1424,6 +1437,15 @@ FL_PRIVATE int fl__call_lifetime(uint64_t state) {
     return state & FL__PERSISTENT ? 3 : state & FL__SCOPED ? 2 : 0;
 }
 
+FL_PRIVATE int fl__call_stream(uint64_t state) {
+    return (int)(state >> 16 & 255);
+}
+
+FL_PRIVATE bool fl__is_watched(void) {
+    return __atomic_load_n(&fl__n_hooks, __ATOMIC_RELAXED) &&
+           !(fl__thread_context.flags & FL__HOOKS_OFF);
+}
+
 static fl_call_watcher *fl__watchers; /* atomic, as is next_: a removed watcher still links to the rest */
 static pthread_mutex_t fl__watchers_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -1887,7 +1909,7 @@ static FL__COLD bool fl__run_hooked(const fl_backend *be, const fl_call *c, fl__
 /* Runs c, by slot if it is given, between the watchers that see calls when they run. */
 static bool fl__run_watched(const fl_backend *be, const fl_call *c, fl_slot slot, fl__traits is) {
     fl__context *th = &fl__thread_context;
-    const bool watched = __atomic_load_n(&fl__n_hooks, __ATOMIC_RELAXED) && !(th->flags & FL__HOOKS_OFF);
+    const bool watched = fl__is_watched();
     const uint64_t flags = th->flags;
     const bool failed = fl_error();
     if (watched) fl__hooks_off(), fl__call_watchers(c, false, FL__RUNS), th->flags = flags;

@@ -13,7 +13,8 @@ extern "C" {
 
 /* A step of calls. What this thread calls between begin and end is recorded, runs at end, and is compared
    with the steps before: nothing is frozen, shapes, branches and numbers may change, and results are new
-   tensors each time. A read by the host in between runs what waits and goes on. */
+   tensors each time. A read by the host in between runs what waits and goes on. Where a backend can (CUDA),
+   a round that agrees with the two before it in calls, numbers and operands is one launch. */
 typedef struct fl_graph fl_graph;
 FL_API fl_graph *fl_graph_new(void); /* NULL after an error */
 FL_API void fl_graph_free(fl_graph *g);
@@ -52,17 +53,22 @@ FL_API bool fl_graph_print(const fl_graph *g, FILE *f);
 #include <stddef.h>
 #include <string.h>
 
-enum { FL__PLANS = 8, FL__REASON = 300 };
+enum { FL__PLANS = 8, FL__REASON = 300, FL__ARENAS = 8 };
 
 /* A step of one structure: the calls of its latest round. A value's buffer has a reference of the plan, but
-   for temporaries: those get memory of the plan at the first replay. */
+   for temporaries: those get memory of the plan at the first replay. If one backend has all calls and can
+   launch them as one, a round can be a launch too, although its results are new tensors: then outputs have
+   memory of the plan as well, and are copied after each launch. */
 typedef struct fl__plan {
     fl__list list;
     fl_rng begin;
     uint64_t draws;   /* blocks of random numbers that a step takes */
     int rounds;       /* that agreed in all that a replay repeats */
-    fl_buffer *arena; /* memory of the temporaries, NULL before the first replay */
-    bool bound;
+    fl_buffer *arena[FL__ARENAS]; /* memory of values, one per device; none before the first replay */
+    int n_arenas;
+    bool bound, copies; /* its calls use that memory; for outputs too */
+    const fl_backend *launcher; /* that can launch the calls as one; NULL: none can */
+    void *launch;               /* what it has recorded */
 } fl__plan;
 
 struct fl_graph {
@@ -84,30 +90,38 @@ static _Thread_local struct {
 
 /* ---- plans ---- */
 
-/* Drops the references to what the calls use. */
-static void fl__plan_drop(fl__plan *p) {
-    for (int64_t i = 0; i < p->list.l.n_values; i++) fl_buffer_drop(p->list.l.value[i].buffer);
+/* Frees the memory of replays. */
+static void fl__plan_unbind(fl__plan *p) {
+    if (p->launch) p->launcher->replay(p->launcher, &p->launch, NULL);
+    for (int64_t i = 0; i < p->list.l.n_values; i++) {
+        fl_buffer_drop(p->list.l.value[i].planned);
+        p->list.l.value[i].planned = NULL;
+    }
+    while (p->n_arenas) fl_buffer_drop(p->arena[--p->n_arenas]);
     p->bound = false;
 }
 
-/* Drops the results, and the memory of replays: a round needs what an eager step needs. Inputs and constants
-   stay, for the comparison with the next round. */
+/* Drops the references to what the calls use. */
+static void fl__plan_drop(fl__plan *p) {
+    fl__plan_unbind(p);
+    for (int64_t i = 0; i < p->list.l.n_values; i++) fl_buffer_drop(p->list.l.value[i].buffer);
+}
+
+/* Drops the results, and the memory of replays unless the round to come may be a launch: it needs what an
+   eager step needs. Inputs and constants stay, for the comparison with the next round. */
 static void fl__plan_drop_results(fl__plan *p) {
     for (int64_t i = 0; i < p->list.l.n_values; i++) {
         fl_graph_value *v = &p->list.l.value[i];
-        if (v->role != FL_GRAPH_OUTPUT && v->role != FL_GRAPH_TEMPORARY) continue;
+        if (v->role != FL_GRAPH_OUTPUT) continue;
         fl_buffer_drop(v->buffer);
         v->buffer = NULL;
     }
-    fl_buffer_drop(p->arena);
-    p->arena = NULL;
-    p->bound = false;
+    if (!p->launch || !p->copies) fl__plan_unbind(p);
 }
 
 static void fl__plan_free(fl__plan *p) {
     if (!p) return;
     fl__plan_drop(p);
-    fl_buffer_drop(p->arena);
     fl__list_free(&p->list);
     fl_heap_free(p);
 }
@@ -238,6 +252,183 @@ static void fl__compare_values(fl_graph *g, const fl_graph_list *old, const fl_g
     }
 }
 
+/* Values that share memory in a replay are ordered by one stream. */
+static void fl__compare_streams(fl_graph *g, const fl_graph_list *l) {
+    int stream = -1;
+    for (int64_t i = 0; i < l->n; i++) {
+        const fl_graph_call *c = &l->call[i];
+        if (!c->call.n_out || c->value[0] < 0 || !l->value[c->value[0]].device->wait) continue;
+        if (stream >= 0 && stream != fl__call_stream(c->state))
+            fl__refuse(g, c, "calls of the step are on two streams");
+        stream = fl__call_stream(c->state);
+    }
+}
+
+/* ---- replay ---- */
+
+static bool fl__planned_get(fl_mem_manager *m, fl_buffer *b, const fl_mem_info *info) {
+    (void)m, (void)info;
+    b->ptr = fl__graphs.planned;
+    return true;
+}
+static void fl__planned_put(fl_mem_manager *m, fl_buffer *b) { (void)m, b->ptr = NULL; }
+static fl_mem_manager fl__planned = {.name = "planned", .get = fl__planned_get, .put = fl__planned_put};
+
+/* The backend of all calls, if it can launch them as one; else NULL. */
+static const fl_backend *fl__plan_launcher(const fl_graph_list *l) {
+    const fl_backend *b = NULL;
+    for (int64_t i = 0; i < l->n; i++) {
+        const fl_call *c = &l->call[i].call;
+        if (!c->op) return NULL;
+        for (int k = 0; k < 4 + c->n_in; k++) {
+            const fl_tensor *t = k < 4 ? k < c->n_out ? c->out[k] : NULL : c->in[k - 4];
+            if (!t || t->weak) continue;
+            const fl_backend *its = fl_backend_at(t->backend);
+            if (!its->replay || !its->move || (b && b != its)) return NULL;
+            b = its;
+        }
+    }
+    return b;
+}
+
+/* Gives the planned values of a device offsets in one buffer; `value` is large enough for all. */
+static bool fl__plan_arrange(fl__plan *p, const fl_device *d, void *stream, fl_plan_value *value) {
+    fl_graph_list *l = &p->list.l;
+    int n = 0;
+    if (p->n_arenas == FL__ARENAS)
+        return fl_fail("fl_graph_replay: the step has values on more than %d devices", FL__ARENAS);
+    for (int64_t i = 0; i < l->n_values; i++) {
+        const fl_graph_value *v = &l->value[i];
+        if (v->offset < 0 || v->device != d) continue;
+        value[n++] = (fl_plan_value){.bytes = v->bytes, .first = v->first,
+                                     .last = v->role == FL_GRAPH_OUTPUT ? (int)l->n : v->last};
+    }
+    const int64_t bytes = fl_plan_memory(value, n);
+    if (bytes < 0) return false;
+    for (int64_t i = 0; i < l->n_values; i++)
+        if (l->value[i].offset >= 0 && l->value[i].device == d) l->value[i].offset = value++->offset;
+    /* else its bytes add to those that the recorded steps have left in the cache */
+    if (d->manager && d->manager->trim) d->manager->trim(d->manager);
+    else fl_mem_trim();
+    const fl_mem_info info = {.device = d, .stream = stream, .op = "graph", .lifetime = 3};
+    fl_buffer *arena = fl_buffer_new((size_t)bytes, &info);
+    if (!arena || !fl_buffer_map(arena)) return fl_buffer_drop(arena), false;
+    p->arena[p->n_arenas++] = arena;
+    return true;
+}
+
+static bool fl__plan_has(const fl__plan *p, const fl_device *d) {
+    for (int i = 0; i < p->n_arenas; i++)
+        if (p->arena[i]->device == d) return true;
+    return false;
+}
+
+/* Memory for the planned values. */
+static bool fl__plan_allocate(fl__plan *p) {
+    fl_graph_list *l = &p->list.l;
+    fl_plan_value *value = fl_heap_alloc((size_t)(l->n_values + 1) * sizeof *value);
+    bool ok = value != NULL;
+    for (int64_t i = 0; i < l->n_values; i++) {
+        fl_graph_value *v = &l->value[i];
+        const bool planned = v->role == FL_GRAPH_TEMPORARY || (v->role == FL_GRAPH_OUTPUT && p->copies);
+        v->offset = planned && v->first >= 0 ? 0 : -1;
+    }
+    for (int64_t i = 0; ok && i < l->n_values; i++)
+        if (l->value[i].offset >= 0 && !fl__plan_has(p, l->value[i].device))
+            ok = fl__plan_arrange(p, l->value[i].device, l->value[i].stream, value);
+    fl_heap_free(value);
+    for (int64_t i = 0; ok && i < l->n_values; i++) {
+        fl_graph_value *v = &l->value[i];
+        if (v->offset < 0) continue;
+        int at = 0;
+        while (p->arena[at]->device != v->device) at++;
+        fl__graphs.planned = (char *)p->arena[at]->ptr + v->offset;
+        const fl_mem_info info = {.device = v->device};
+        ok = (v->planned = fl_buffer_from(&fl__planned, (size_t)v->bytes, &info)) != NULL;
+        if (ok) v->planned->stream = v->stream;
+    }
+    return ok;
+}
+
+/* Makes the calls' handles refer to the memory of replays, or (copies) of rounds that are launches. */
+static bool fl__plan_bind(fl__plan *p, bool copies) {
+    fl_graph_list *l = &p->list.l;
+    if (p->bound && p->copies == copies) return true;
+    fl__plan_unbind(p);
+    p->copies = copies;
+    p->launcher = fl__plan_launcher(l);
+    if (!fl__plan_allocate(p)) return fl__plan_unbind(p), false;
+    for (int64_t i = 0; i < l->n; i++) {
+        const fl_graph_call *c = &l->call[i];
+        for (int k = 0; k < 4 + c->call.n_in; k++) {
+            fl_tensor *t = k < 4 ? k < c->call.n_out ? c->call.out[k] : NULL : c->call.in[k - 4];
+            if (!t || t->weak) continue;
+            const fl_graph_value *v = &l->value[c->value[k]];
+            t->buffer = v->planned ? v->planned : v->buffer;
+        }
+    }
+    return p->bound = true;
+}
+
+static fl_tensor fl__whole_of(fl_buffer *b, int backend) {
+    return (fl_tensor){.dtype = FL_U8, .backend = (uint8_t)backend, .ndim = 1, .shape = {(int64_t)b->bytes},
+                       .stride = {1}, .buffer = b};
+}
+
+/* Copies outputs from the memory of replays to the buffers of p, or to those of another round's list. */
+static bool fl__plan_copy_outputs(const fl__plan *p, const fl_graph_list *to) {
+    const fl_graph_list *l = &p->list.l;
+    for (int64_t i = 0; i < l->n_values; i++) {
+        const fl_graph_value *v = &l->value[i];
+        fl_buffer *b = to->value[i].buffer;
+        if (v->role != FL_GRAPH_OUTPUT || !v->planned || !b || b->state != FL_RESIDENT) continue;
+        fl_tensor dst = fl__whole_of(b, v->handle->backend), src = fl__whole_of(v->planned, v->handle->backend);
+        if (!p->launcher->move(p->launcher, &dst, &src))
+            return fl_error() ? false : fl_fail("fl_graph: backend '%s' does not copy", p->launcher->name);
+    }
+    return true;
+}
+
+typedef struct fl__plan_rerun {
+    fl__plan *p;
+    fl_rng from;
+} fl__plan_rerun;
+
+static bool fl__plan_calls(void *user) {
+    const fl__plan_rerun *r = user;
+    fl__plan *p = r->p;
+    bool ok = true;
+    for (int64_t i = 0; i < p->list.l.n; i++) {
+        const fl_graph_call *c = &p->list.l.call[i];
+        fl_rng *rng = fl_op_rng(c->call.op, (void *)(uintptr_t)c->call.args);
+        if (rng && !c->fixed_rng) /* behind a call that failed too: all move together */
+            rng->counter += r->from.counter - p->begin.counter;
+        if (ok) ok = c->fn ? c->fn(c->user) : !c->call.op || fl_call_run_taken(&c->call, c->state);
+    }
+    p->begin.counter = r->from.counter;
+    return ok;
+}
+
+/* Runs the calls of a plan that is bound, as if the generator were at `from` before them, and copies outputs
+   that it has planned to `to`. */
+static bool fl__plan_run(fl__plan *p, fl_rng from, const fl_graph_list *to) {
+    fl__plan_rerun r = {p, from};
+    const fl_replay all = {fl__plan_calls, &r, from, p->draws};
+    bool ok;
+    fl__list_running(true);
+    fl_scope s = fl_scope_begin();
+    if (!p->launcher) {
+        ok = fl__plan_calls(&r);
+    } else {
+        fl_stream(fl__call_stream(p->list.l.call[0].state));
+        ok = fl__is_watched() ? fl__plan_calls(&r) : p->launcher->replay(p->launcher, &p->launch, &all);
+        ok = ok && fl__plan_copy_outputs(p, to);
+    }
+    fl_scope_end(&s);
+    fl__list_running(false);
+    return ok;
+}
+
 /* ---- recording ---- */
 
 static void fl__graph_access(const fl_tensor *t, int access, void *graph) {
@@ -313,6 +504,7 @@ static fl__plan *fl__plan_of(fl_graph *g, const fl__list *l, bool *is_new) {
     }
     fl__plan *p = at < g->n ? g->plan[at] : fl_heap_alloc(sizeof *p);
     if (!p) return NULL;
+    if (at && g->n) fl__plan_unbind(g->plan[0]);
     *is_new = at == g->n;
     if (*is_new) {
         memset(p, 0, sizeof *p);
@@ -353,6 +545,35 @@ static void fl__constants_hold(const fl_graph_list *l, bool hold) {
     }
 }
 
+/* True if l, a round that agrees with p in all that a replay repeats, can be a launch of p's calls. */
+static bool fl__round_fits(fl__plan *p, fl__list *l) {
+    fl__list_roles(&l->l);
+    bool fits = p->rounds >= 2 && !fl__list_passes() && !fl__is_watched() && fl__plan_launcher(&p->list.l);
+    for (int64_t i = 0; fits && i < l->l.n_values; i++)
+        fits = l->l.value[i].role == p->list.l.value[i].role || l->l.value[i].role == FL_GRAPH_TEMPORARY;
+    const bool failed = fl_error() != NULL;
+    if (fits && !fl__plan_bind(p, true)) {
+        if (!failed) fl_error_clear(); /* there is no memory for a plan: call by call */
+        return false;
+    }
+    return fits;
+}
+
+/* Runs a round as a launch of p's calls. Its outputs get memory of their own, and are the plan's from now. */
+static bool fl__round_launch(fl__plan *p, fl__list *l, fl_rng begin) {
+    fl_graph_value *mine = p->list.l.value;
+    for (int64_t i = 0; i < l->l.n_values; i++) {
+        fl_graph_value *v = &l->l.value[i];
+        if (v->role != FL_GRAPH_OUTPUT) continue;
+        const fl_mem_info info = {.device = v->device, .stream = v->stream, .step = fl_mem_step_now(),
+                                  .op = "graph", .lifetime = 2};
+        if (v->buffer->state == FL_LAZY && !fl__buffer_arrive(v->buffer, &info)) return false;
+        fl_buffer_drop(mine[i].buffer);
+        mine[i].buffer = fl_buffer_keep(v->buffer);
+    }
+    return fl__plan_run(p, begin, &l->l);
+}
+
 FL_API bool fl_graph_end(fl_graph *g) {
     if (!fl_given(g, "fl_graph_end", "the graph")) return fl_raise();
     if (!g->list) return fl_err_false("fl_graph_end: the graph does not record: call fl_graph_begin first");
@@ -370,17 +591,23 @@ FL_API bool fl_graph_end(fl_graph *g) {
     for (int64_t i = 0; p && !is_new && i < l->l.n; i++)
         fl__compare_numbers(g, p, &p->list.l.call[i], &l->l.call[i]);
     if (p && !is_new) fl__compare_values(g, &p->list.l, &l->l);
-    fl__constants_hold(&l->l, true);
-    const bool ok = fl__list_run(l, true) && (p || !whole); /* the calls run without a plan too */
-    if (p && ok) {
+    if (p) fl__compare_streams(g, &l->l);
+    const bool launches = p && !is_new && !g->reason[0] && fl__round_fits(p, l);
+    if (!launches) fl__constants_hold(&l->l, true);
+    const bool ok = launches ? fl__round_launch(p, l, g->begin)
+                             : fl__list_run(l, true) && (p || !whole); /* the calls run without a plan too */
+    if (launches) {
+        fl__list_release(l);
+        p->rounds = ok ? p->rounds + 1 : 0;
+    } else if (p && ok) {
         p->rounds = g->reason[0] ? 1 : p->rounds + 1;
         fl__plan_take(g, p, l);
     } else {
         fl__constants_hold(&l->l, false);
         fl__list_release(l);
         if (p) p->rounds = 0;
-        g->current = false;
     }
+    if (!ok || !p) g->current = false;
     fl__list_unlock(l);
     g->list = NULL;
     return ok || fl_raise();
@@ -404,74 +631,6 @@ FL_API bool fl_graph_print(const fl_graph *g, FILE *f) {
 }
 
 /* ---- replay ---- */
-
-static bool fl__planned_get(fl_mem_manager *m, fl_buffer *b, const fl_mem_info *info) {
-    (void)m, (void)info;
-    b->ptr = fl__graphs.planned;
-    return true;
-}
-static void fl__planned_put(fl_mem_manager *m, fl_buffer *b) { (void)m, b->ptr = NULL; }
-static fl_mem_manager fl__planned = {.name = "planned", .get = fl__planned_get, .put = fl__planned_put};
-
-/* Gives the temporaries offsets in the plan's memory. False after fl_fail. */
-static bool fl__plan_arrange(fl__plan *p) {
-    fl_graph_list *l = &p->list.l;
-    fl_plan_value *value = fl_heap_alloc((size_t)(l->n_values + 1) * sizeof *value);
-    int n = 0;
-    if (!value) return false;
-    for (int64_t i = 0; i < l->n_values; i++) {
-        fl_graph_value *v = &l->value[i];
-        v->offset = -1;
-        if (v->buffer || v->first < 0) continue;
-        v->offset = n;
-        value[n++] = (fl_plan_value){.bytes = v->bytes, .first = v->first, .last = v->last};
-    }
-    const int64_t bytes = fl_plan_memory(value, n);
-    for (int64_t i = 0; i < l->n_values && bytes >= 0; i++)
-        if (l->value[i].offset >= 0) l->value[i].offset = value[l->value[i].offset].offset;
-    fl_heap_free(value);
-    if (bytes < 0) return false;
-    if (p->arena && p->arena->bytes == (size_t)bytes) return true;
-    fl_buffer_drop(p->arena);
-    fl_mem_trim(); /* else its bytes add to those that the recorded steps have left in the cache */
-    p->arena = fl_buffer_new((size_t)bytes, &(fl_mem_info){.op = "graph", .lifetime = 3});
-    if (p->arena && fl_buffer_map(p->arena)) return true;
-    fl_buffer_drop(p->arena);
-    p->arena = NULL;
-    return false;
-}
-
-static void fl__plan_unbind(fl_graph_list *l) {
-    for (int64_t i = 0; i < l->n_values; i++) {
-        fl_graph_value *v = &l->value[i];
-        if (v->offset < 0) continue;
-        fl_buffer_drop(v->buffer);
-        v->buffer = NULL;
-    }
-}
-
-/* Buffers for the temporaries, in the handles too. */
-static bool fl__plan_bind(fl__plan *p) {
-    fl_graph_list *l = &p->list.l;
-    if (p->bound) return true;
-    if (!fl__plan_arrange(p)) return false;
-    for (int64_t i = 0; i < l->n_values; i++) {
-        fl_graph_value *v = &l->value[i];
-        if (v->offset < 0) continue;
-        fl__graphs.planned = (char *)p->arena->ptr + v->offset;
-        if ((v->buffer = fl_buffer_from(&fl__planned, (size_t)v->bytes, NULL))) continue;
-        fl__plan_unbind(l);
-        return false;
-    }
-    for (int64_t i = 0; i < l->n; i++) {
-        const fl_graph_call *c = &l->call[i];
-        for (int k = 0; k < 4 + c->call.n_in; k++) {
-            fl_tensor *t = k < 4 ? k < c->call.n_out ? c->call.out[k] : NULL : c->call.in[k - 4];
-            if (t && !t->weak) t->buffer = l->value[c->value[k]].buffer;
-        }
-    }
-    return p->bound = true;
-}
 
 /* Before a replay: nobody has freed what the step reads, and calls that wait for its values have run. */
 static bool fl__plan_check(fl__plan *p) {
@@ -499,26 +658,14 @@ FL_API bool fl_graph_replay(fl_graph *g) {
     if (now.key != p->begin.key)
         return fl_err_false("%s: the generator has another key than when the step was recorded (fl_seed): "
                             "record it twice again", fn);
-    if (!fl_eval() || !fl__plan_check(p) || !fl__plan_bind(p)) return fl_raise();
+    if (!fl_eval() || !fl__plan_check(p) || !fl__plan_bind(p, false)) return fl_raise();
     fl_graph_list *l = &p->list.l;
-    bool ok = true;
-    fl__list_running(true);
-    fl_scope s = fl_scope_begin();
-    for (int64_t i = 0; i < l->n; i++) {
-        const fl_graph_call *c = &l->call[i];
-        fl_rng *rng = fl_op_rng(c->call.op, (void *)(uintptr_t)c->call.args);
-        if (rng && !c->fixed_rng) /* behind a call that failed too: all move together */
-            rng->counter += now.counter - p->begin.counter;
-        if (ok) ok = c->fn ? c->fn(c->user) : !c->call.op || fl_call_run_taken(&c->call, c->state);
-    }
-    fl_scope_end(&s);
-    fl__list_running(false);
+    const bool ok = fl__plan_run(p, now, l);
     for (int64_t i = 0; i < l->n_values; i++) {
         fl_graph_value *v = &l->value[i];
         if (v->buffer && (v->writes || v->role == FL_GRAPH_OUTPUT))
             v->buffer->version += (uint32_t)v->writes + (v->role == FL_GRAPH_OUTPUT);
     }
-    p->begin.counter = now.counter;
     fl_rng_take(NULL, 2 * (int64_t)p->draws);
     return ok || fl_raise();
 }

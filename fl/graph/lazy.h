@@ -46,6 +46,7 @@ FL_PRIVATE void fl__list_unlock(fl__list *l);
    would see with a value, or (all) if any did. */
 FL_PRIVATE bool fl__list_run(fl__list *l, bool all);
 FL_PRIVATE void fl__list_release(fl__list *l);
+FL_PRIVATE int fl__list_passes(void); /* number of passes that see each list */
 /* Installed while this thread records a graph: hears of what the host does that a replay would not repeat.
    access: fl_access of t; t NULL: one of fl__unrepeatable. */
 enum fl__unrepeatable { FL__RANDOM_NUMBER, FL__EAGER_CALL, FL__EVAL };
@@ -234,6 +235,10 @@ FL_PRIVATE bool fl__list_run(fl__list *l, bool all) {
     if (*pending) fl_error_clear(), fl_fail("%s", pending);
     else if (*first) fl_fail("%s", first);
     return ok;
+}
+
+FL_PRIVATE int fl__list_passes(void) {
+    return __atomic_load_n(&fl__passes.n, __ATOMIC_ACQUIRE);
 }
 
 FL_PRIVATE void fl__list_release(fl__list *l) {

@@ -33,8 +33,11 @@ typedef struct fl_graph_value {
     int writes;      /* number of calls that write it in place */
     /* private: made by the list; written by the host; its call failed; read by a call that only reads it */
     bool made, constant, failed, read_only;
-    int64_t offset;    /* private: in the memory of a replay, -1: not there */
-    fl_tensor *handle; /* private: the latest copy of a handle of this value */
+    int64_t offset;          /* private: in the memory of replays on its device, -1: not there */
+    fl_buffer *planned;      /* private: that memory */
+    const fl_device *device; /* private */
+    void *stream;            /* private: it was recorded on */
+    fl_tensor *handle;       /* private: the latest copy of a handle of this value */
 } fl_graph_value;
 
 typedef struct fl_graph_call {
@@ -172,7 +175,8 @@ static int fl__value_new(fl__list *l, fl_buffer *b) {
         !fl_heap_grow(&l->l.value, &l->value_cap, l->l.n_values + 1, sizeof *l->l.value))
         return -1;
     l->l.value[l->l.n_values] =
-        (fl_graph_value){.buffer = b, .bytes = (int64_t)b->bytes, .first = -1, .last = -1, .offset = -1};
+        (fl_graph_value){.buffer = b, .bytes = (int64_t)b->bytes, .first = -1, .last = -1, .offset = -1,
+                         .device = b->device, .stream = b->stream};
     __atomic_store_n(&b->slot_, l->l.n_values, __ATOMIC_RELAXED);
     return (int)l->l.n_values++;
 }
@@ -193,11 +197,11 @@ static inline int fl__value_of(fl__list *l, fl_buffer *b) {
 
 FL_PRIVATE bool fl__list_make(fl__list *l, fl_tensor *t, size_t bytes, const fl_mem_info *info) {
     fl_buffer *b = fl_buffer_new_lazy(bytes, info->device, fl__list_restore, l);
+    if (b) b->stream = info->stream;
     const int v = b ? fl__value_new(l, b) : -1;
     if (v < 0) return fl_buffer_drop(b), false;
     l->l.value[v].made = true;
     b->refs_ = 1 + FL__WAITED_FOR; /* nobody else has it yet */
-    b->stream = info->stream;
     t->buffer = b;
     l->bytes += (int64_t)bytes;
     return true;

@@ -21,7 +21,7 @@
    The kernels here are simple, and slow where stated: no 16-byte loads; one block reduces each output, one
    thread scans or scatters each line, except for sums at indices shared by all lines; convolutions are
    direct. layers.h, attention.h, ctc.h, fft.h and recurrent.h have the slots of registered ops, step.h those
-   launched in batches, graph.h captured and replayed steps. Products, convolutions and attention use
+   launched in batches, graph.h sequences of calls that are launched as one. Products, convolutions and attention use
    cuBLASLt (lt.h) and cuDNN (dnn.h) if they are installed. */
 #ifndef FL_CUDA_BACKEND_H
 #define FL_CUDA_BACKEND_H
@@ -60,10 +60,10 @@ FL_PRIVATE void fl__cuda_pass(flk_pass *p, fl_op op, int n, fl_tensor *const t[]
 FL_PRIVATE void fl__cuda_lines(flk_lines *l, fl_op op, int n, fl_tensor *const t[], int shaped, int axis);
 /* Workspace on the current device for one slot's kernels, until it is dropped; running kernels keep it. */
 FL_PRIVATE fl_buffer *fl__cuda_scratch(const fl_call *c, size_t bytes);
-/* While this thread captures (graph.h): registers the use of b; checks that c can be captured on it. */
-FL_PRIVATE bool fl__cuda_graph_use(fl_buffer *b, bool writes);
+/* While this thread captures (graph.h): keeps b; checks that c can be captured on the stream. */
+FL_PRIVATE bool fl__cuda_graph_use(fl_buffer *b);
 FL_PRIVATE bool fl__cuda_graph_takes(const fl_call *c, const void *stream);
-/* Marks the step as impossible to capture. Returns false. */
+/* Marks what is captured as impossible to capture. Returns false. */
 FL_PRIVATE bool fl__cuda_graph_spoil(void);
 #endif
 
@@ -140,13 +140,13 @@ FL_PRIVATE void fl__cuda_end(void) {
     pthread_mutex_unlock(&fl__cuda_starting);
 }
 
-static bool fl__cuda_use(const fl_call *c, const fl_tensor *t, void *stream, bool writes) {
+static bool fl__cuda_use(const fl_call *c, const fl_tensor *t, void *stream) {
     if (!t || !t->buffer) return true;
     if (t->buffer->device != fl__cuda_device(flk_device()))
         return fl_fail("fl_%s: the operands are on '%s' and '%s': move one with fl_to",
                        fl_op_get_info(c->op)->name, t->buffer->device->name,
                        fl__cuda_device(flk_device())->name);
-    if (fl__cuda_captures() && !fl__cuda_graph_use(t->buffer, writes)) return false;
+    if (fl__cuda_captures() && !fl__cuda_graph_use(t->buffer)) return false;
     return fl_buffer_use(t->buffer, stream);
 }
 
@@ -154,8 +154,8 @@ FL_PRIVATE bool fl__cuda_slot(const fl_backend *self, const fl_call *c, fl_slot 
     void *stream = fl__cuda_begin(fl__cuda_ordinal(self));
     if (!stream) return false;
     bool ok = !fl__cuda_captures() || fl__cuda_graph_takes(c, stream);
-    for (int i = 0; ok && i < c->n_out; i++) ok = fl__cuda_use(c, c->out[i], stream, true);
-    for (int i = 0; ok && i < c->n_in; i++) ok = fl__cuda_use(c, c->in[i], stream, false);
+    for (int i = 0; ok && i < c->n_out; i++) ok = fl__cuda_use(c, c->out[i], stream);
+    for (int i = 0; ok && i < c->n_in; i++) ok = fl__cuda_use(c, c->in[i], stream);
     ok = ok && run(self, c);
     fl__cuda_end();
     return ok || fl__cuda_graph_spoil();
@@ -638,6 +638,7 @@ static fl_backend *fl__cuda_table(void) {
         .unmap = fl__cuda_unmap_tensor,
         .move = fl__cuda_move,
         .sync = fl__cuda_sync,
+        .replay = fl__cuda_replay,
         .op = {FL_UNARY_OPS(FL__FORMULA_SLOT) FL_BINARY_OPS(FL__FORMULA_SLOT) /* and: */
                [FL_OP_copy] = fl__cuda_copy_slot,
                [FL_OP_fill] = fl__cuda_fill,
