@@ -298,6 +298,14 @@ FL_PRIVATE int fl__call_lifetime(uint64_t state);
 FL_PRIVATE int fl__call_stream(uint64_t state);
 /* True if a watcher or hook sees the calls of this thread. */
 FL_PRIVATE bool fl__is_watched(void);
+#ifndef __cplusplus
+/* Number of places set or left so far on this thread: fl_call_stack writes the same while it is the same. */
+FL__PRIVATE_VARIABLE _Thread_local int64_t fl__places;
+#endif
+/* fl_call_stack leaves out the scopes up to that depth; returns the previous depth. */
+FL_PRIVATE int64_t fl__places_hide(int64_t depth);
+/* fl_scope_at with the frame number of an earlier scope; 0: a new one. */
+FL_PRIVATE fl_scope fl__scope_at(const fl_error_context *place, int64_t number);
 
 /* True if the f32 operands of the call that runs on this thread were cast from bf16: matrix products may
    convert them back without loss. */
@@ -556,11 +564,12 @@ typedef struct fl__context {
     const fl_taker *taker, *taking; /* taking: NULL while the taker's own calls run */
     const char *op; /* running op, for memory traces */
     int64_t next_check, bytes; /* number of values at the next check; bytes in use at the first check */
-    int64_t places;         /* number of places set so far */
+    int64_t hidden;         /* scopes up to this depth are not on the call stack */
     bool registered, checked, warned;
 } fl__context;
 
 static _Thread_local fl__context fl__thread_context;
+FL_PRIVATE _Thread_local int64_t fl__places;
 /* Internal bits of `flags`, restored by scopes like the others: calls are not reported to hooks, */
 #define FL__HOOKS_OFF ((uint64_t)1 << 63)
 /* allocations are long-lived (fl_persistent), */
@@ -695,12 +704,17 @@ fl_scope fl_scope_of(const char *fn) {
     return s;
 }
 
-fl_scope fl_scope_at(const fl_error_context *place) {
+FL_PRIVATE fl_scope fl__scope_at(const fl_error_context *place, int64_t number) {
     const fl_scope s = fl_scope_begin();
     if (s.depth_ < 1 || !fl_given(place, "fl_scope_at", "the error context")) return s;
     fl__place = *place;
-    fl__thread_context.scope[s.depth_].number = ++fl__thread_context.places;
+    fl__places++;
+    fl__thread_context.scope[s.depth_].number = number ? number : fl__places;
     return s;
+}
+
+fl_scope fl_scope_at(const fl_error_context *place) {
+    return fl__scope_at(place, 0);
 }
 
 fl_scope fl_scope_in(const void *of, void (*describe)(const void *of, char *buf, size_t size)) {
@@ -711,11 +725,17 @@ int64_t fl_scope_depth(void) {
     return fl__thread_context.depth;
 }
 
+FL_PRIVATE int64_t fl__places_hide(int64_t depth) {
+    const int64_t was = fl__thread_context.hidden;
+    fl__thread_context.hidden = depth;
+    return was;
+}
+
 /* The place that scope d set is the one that scope d + 1 saved. */
 int fl_call_stack(fl_call_frame *places, int most) {
     const fl__context *th = &fl__thread_context;
     int n = 0;
-    for (int64_t d = 1; d <= th->depth && n < most; d++) {
+    for (int64_t d = th->hidden + 1; d <= th->depth && n < most; d++) {
         const fl__mark *m = &th->scope[d];
         const fl_error_context *set = d < th->depth ? &m[1].place : &fl__place;
         if (set->of && set->of != m->place.of) places[n++] = (fl_call_frame){*set, m->number};
@@ -747,6 +767,7 @@ void fl_scope_end(fl_scope *s) {
     fl__mark m = th->scope[s->depth_];
     th->depth = s->depth_ - 1;
     th->flags = m.flags;
+    if (fl__place.of != m.place.of) fl__places++;
     fl__place = m.place;
     while (th->n > m.base) fl_obj_drop(th->value[--th->n]);
     s->depth_ = -1;

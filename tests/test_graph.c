@@ -229,6 +229,90 @@ TEST(errors_that_data_cause_come_with_the_value) {
     CHECK_NOTHING_LIVES();
 }
 
+/* The module and its frame number at the latest mul and linear that ran, and the number of calls. */
+static struct {
+    char mul[200], linear[200];
+    int64_t mul_number;
+    int n;
+} ran;
+static void note_module(const fl_call *c, void *user) {
+    fl_call_frame frame[8];
+    const int n = fl_call_stack(frame, 8);
+    char *text = c->op == FL_OP_mul ? ran.mul : c->op == fl_op_linear ? ran.linear : NULL;
+    (void)user;
+    ran.n++;
+    if (!text) return;
+    *text = 0;
+    for (int i = 0; i < n; i++) {
+        if (i) strcat(text, " > ");
+        frame[i].at.describe(frame[i].at.of, text + strlen(text), 80);
+    }
+    if (text == ran.mul) ran.mul_number = n ? frame[n - 1].number : -1;
+}
+static int64_t number_within; /* of the frame of mul_eval_mul */
+static fl_vars mul_eval_mul(fl_nn_module *m, fl_vars in) {
+    fl_call_frame frame[8];
+    const int n = fl_call_stack(frame, 8);
+    (void)m;
+    number_within = n ? frame[n - 1].number : -2;
+    fl_var *y = fv_mul(in.v[0], in.v[0]);
+    CHECK(fl_eval());
+    CHECK_EQ_INT(ran.mul_number, number_within);
+    return (fl_vars){1, {fv_mul(y, y)}};
+}
+static void describe_reader(const void *of, char *buf, size_t size) { snprintf(buf, size, "%s", (char *)of); }
+
+/* Watchers, profiles and errors name the module that made a call, not the one that runs it, although that
+   module is freed before. */
+TEST(calls_run_in_the_module_that_made_them) {
+    test_errors_return();
+    fl_scope s = fl_scope_begin();
+    fl_call_watcher w = {.before = note_module};
+    fl_nn_module *net = fl_nn_sequential(fl_nn_linear(2, 2), fl_nn_function("Twice", mul_eval_mul, NULL, NULL)),
+                 *table = fl_nn_sequential(fl_nn_embedding(3, 2));
+    fl_var *x = fv_const(fl_ones(FL_SHAPE(1, 2), FL_F32));
+    fl_graph *g = fl_graph_new();
+    fl_lazy(true);
+    fl_watch_calls(&w);
+    fl_tensor *y = fv_value(fl_nn_forward(net, x));
+    CHECK(!strcmp(ran.linear, "fl_nn_sequential > fl_nn_linear '0'"));
+    CHECK(!strcmp(ran.mul, "fl_nn_sequential > Twice '1'"));
+    fl_tensor *bad = fv_value(fl_nn_forward(table, fv_const(fl_full(FL_SHAPE(1), 9, FL_I64))));
+    fl_tensor *plain = fl_mul(y, y);
+    fl_nn_free(net), fl_nn_free(table);
+    strcpy(ran.mul, "has not run");
+    ran.n = 0;
+    fl_scope reader = fl_scope_in("reader", describe_reader);
+    CHECK(isnan(fl_item(fl_select(fl_select(bad, 0, 0), 0, 0)))); /* runs all */
+    CHECK_ERROR("fl_nn_embedding '0': fl_embedding: index 9");
+    CHECK(ran.n > 2 && !*ran.mul); /* `plain`, the last one, was of no module */
+    CHECK(isnan(fl_item(fl_select(fl_select(bad, 0, 0), 0, 1))));
+    CHECK_ERROR("fl_nn_embedding '0': fl_embedding: index 9");
+    fl_call_frame frame[2];
+    CHECK(fl_call_stack(frame, 2) == 1 && !strcmp(frame[0].at.of, "reader"));
+    CHECK(!fl_reshape(plain, FL_SHAPE(5)));
+    CHECK_ERROR("reader: fl_reshape");
+    fl_scope_end(&reader);
+    fl_lazy(false);
+    net = fl_nn_sequential(fl_nn_linear(2, 2));
+    for (int i = 0; i < 2; i++) {
+        fl_graph_begin(g);
+        y = fv_value(fl_nn_forward(net, x));
+        fl_graph_end(g);
+    }
+    fl_var *weight = fv_keep(fl_nn_get_param(net, "0.weight")), *bias = fv_keep(fl_nn_get_param(net, "0.bias"));
+    fl_nn_free(net);
+    *ran.linear = 0;
+    CHECK(fl_graph_replay(g));
+    CHECK(!strcmp(ran.linear, "fl_nn_sequential > fl_nn_linear '0'"));
+    CHECK_EQ_INT(fl_call_stack(frame, 2), 0);
+    fl_unwatch_calls(&w);
+    fl_graph_free(g);
+    fv_drop(weight), fv_drop(bias);
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
 static int before_runs, before_recorded;
 static void count_run(const fl_call *c, void *user) { (void)c, (void)user, before_runs++; }
 static void count_recorded(const fl_call *c, void *user) { (void)c, (void)user, before_recorded++; }

@@ -1176,7 +1176,7 @@ _STRUCTS = {  # fields, in their order
     "fl_dist_failure_info": "fl_dist_failure_kind kind; int rank; uint64_t call; char text[512]",
     "fl_dist_data_parallel_opts": "fl_opts_guard guard_; int64_t bucket_bytes; int64_t first_bucket_bytes; bool shard; char _end",
     "fl_graph_value": "fl_buffer* buffer; fl_graph_role role; int64_t bytes; int first; int last; int writes; bool made; bool constant; bool failed; bool read_only; int64_t offset; fl_buffer* planned; fl_device* device; void* stream; fl_tensor* handle",
-    "fl_graph_call": "fl_call call; int value[12]; char* file; int line; bool fixed_rng; uint64_t state; fl_graph_call.fn fn; void* user",
+    "fl_graph_call": "fl_call call; int value[12]; char* file; int line; bool fixed_rng; uint64_t state; fl_graph_call.fn fn; void* user; void* place; char* composed",
     "fl_graph_list": "fl_graph_call* call; fl_graph_value* value; int64_t n; int64_t n_values",
     "fl_plan_value": "int64_t bytes; int first; int last; int64_t offset",
     "fl_buffer": "void* ptr; size_t bytes; fl_mem_manager* manager; fl_device* device; void* stream; uint32_t version; bool pageable; bool tight; fl_buffer_state state; fl_buffer.restore restore; void* tag; uint64_t last_use; uint64_t frozen_; fl__cache_entry* cache_; int refs_; int pins_; int64_t slot_; fl_buffer* next_",

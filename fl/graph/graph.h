@@ -392,10 +392,11 @@ static bool fl__plan_copy_outputs(const fl__plan *p, const fl_graph_list *to) {
 typedef struct fl__plan_rerun {
     fl__plan *p;
     fl_rng from;
+    fl__list_run_state state;
 } fl__plan_rerun;
 
 static bool fl__plan_calls(void *user) {
-    const fl__plan_rerun *r = user;
+    fl__plan_rerun *r = user;
     fl__plan *p = r->p;
     bool ok = true;
     for (int64_t i = 0; i < p->list.l.n; i++) {
@@ -403,7 +404,10 @@ static bool fl__plan_calls(void *user) {
         fl_rng *rng = fl_op_rng(c->call.op, (void *)(uintptr_t)c->call.args);
         if (rng && !c->fixed_rng) /* behind a call that failed too: all move together */
             rng->counter += r->from.counter - p->begin.counter;
-        if (ok) ok = c->fn ? c->fn(c->user) : !c->call.op || fl_call_run_taken(&c->call, c->state);
+        if (!ok) continue;
+        fl__call_enter(&r->state, c);
+        ok = c->fn ? c->fn(c->user) : !c->call.op || fl_call_run_taken(&c->call, c->state);
+        fl__call_leave(c);
     }
     p->begin.counter = r->from.counter;
     return ok;
@@ -412,11 +416,9 @@ static bool fl__plan_calls(void *user) {
 /* Runs the calls of a plan that is bound, as if the generator were at `from` before them, and copies outputs
    that it has planned to `to`. */
 static bool fl__plan_run(fl__plan *p, fl_rng from, const fl_graph_list *to) {
-    fl__plan_rerun r = {p, from};
+    fl__plan_rerun r = {p, from, fl__list_run_begin(true)};
     const fl_replay all = {fl__plan_calls, &r, from, p->draws};
     bool ok;
-    fl__list_running(true);
-    fl_scope s = fl_scope_begin();
     if (!p->launcher) {
         ok = fl__plan_calls(&r);
     } else {
@@ -424,8 +426,7 @@ static bool fl__plan_run(fl__plan *p, fl_rng from, const fl_graph_list *to) {
         ok = fl__is_watched() ? fl__plan_calls(&r) : p->launcher->replay(p->launcher, &p->launch, &all);
         ok = ok && fl__plan_copy_outputs(p, to);
     }
-    fl_scope_end(&s);
-    fl__list_running(false);
+    fl__list_run_end(&r.state);
     return ok;
 }
 

@@ -16,10 +16,9 @@ extern "C" {
    call reads, before an eager op of any thread does, in fl_eval and fl_sync, when 1,024 calls or 64 MiB of
    results wait, and when the mode or the thread ends. What only data or memory can tell (an index out of
    range) becomes an error then: of whatever reads the value, or of fl_eval. Watchers, profiler and memory
-   trace see calls when they run. Backends with a
-   `make` of their own stay eager. Also on at the start of a
-   program with FL_MODE=lazy in the environment, if it has compiled fl.c or calls a function of fl_graph.h.
-   Returns the previous setting. */
+   trace see calls when they run, in the module that made them. Backends with a `make` of their own stay
+   eager. Also on at the start of a program with FL_MODE=lazy in the environment, if it has compiled fl.c or
+   calls a function of fl_graph.h. Returns the previous setting. */
 FL_API bool fl_lazy(bool on);
 /* Runs the calls of this thread that wait. False, with an error, if one failed. */
 FL_API bool fl_eval(void);
@@ -55,9 +54,32 @@ typedef struct fl__witness {
     void *graph;
 } fl__witness;
 FL_PRIVATE void fl__list_witness(const fl__witness *w);
-/* Begins or ends the running of calls in this thread: its accesses are theirs and wait for nothing, ops that
-   functions of the host call run at once, and errors are not raised until the end. */
-FL_PRIVATE void fl__list_running(bool on);
+/* The running of calls in this thread: its accesses are theirs and wait for nothing, ops that functions of
+   the host call run at once, errors are not raised until the end, and the modules on the call stack are
+   those that made the calls, not those that run them. */
+typedef struct fl__list_run_state {
+    fl_scope scope;
+    fl_error_context around;     /* of what runs the calls */
+    const fl__call_place *place; /* of the call that runs: its scopes are open */
+    int64_t depth, hidden;
+    bool replayed;               /* each place is a new frame, not the one that was recorded */
+} fl__list_run_state;
+FL_PRIVATE fl__list_run_state fl__list_run_begin(bool replayed);
+FL_PRIVATE void fl__list_run_end(fl__list_run_state *r);
+/* Ends the scopes of places that p is not in, and opens those of p. */
+FL_PRIVATE void fl__place_change(fl__list_run_state *r, const fl__call_place *p);
+#ifndef __cplusplus
+/* Before and after c runs. */
+static inline void fl__call_enter(fl__list_run_state *r, const fl_graph_call *c) {
+    if (c->place != r->place) fl__place_change(r, c->place);
+    fl__place.fn = c->composed;
+    if (c->file) fl_site_push(c->file, c->line);
+}
+static inline void fl__call_leave(const fl_graph_call *c) {
+    if (c->file) fl_site_pop(c);
+    fl__place.fn = NULL;
+}
+#endif
 
 #ifdef __cplusplus
 }
@@ -100,10 +122,42 @@ FL_PRIVATE void fl__list_unlock(fl__list *l) {
 
 /* ---- running ---- */
 
-FL_PRIVATE void fl__list_running(bool on) {
-    fl_quiet(on ? +1 : -1);
-    if (on && !fl__deferred.running++) fl__deferred.taker = fl_take_calls(NULL);
-    if (!on && !--fl__deferred.running) fl_take_calls(fl__deferred.taker);
+FL_PRIVATE fl__list_run_state fl__list_run_begin(bool replayed) {
+    fl_quiet(+1);
+    if (!fl__deferred.running++) fl__deferred.taker = fl_take_calls(NULL);
+    fl__list_run_state r = {.scope = fl_scope_begin(), .around = fl__place, .replayed = replayed};
+    fl__place = (fl_error_context){0};
+    fl_site_push(NULL, 0);
+    r.depth = fl_scope_depth();
+    r.hidden = fl__places_hide(r.depth);
+    return r;
+}
+
+FL_PRIVATE void fl__list_run_end(fl__list_run_state *r) {
+    fl_site_pop(NULL);
+    fl_scope_end(&r->scope);
+    fl__places_hide(r->hidden);
+    fl__place = r->around;
+    if (!--fl__deferred.running) fl_take_calls(fl__deferred.taker);
+    fl_quiet(-1);
+}
+
+/* Opens the scopes from r->place, which is above p, to p. */
+static void fl__place_open(fl__list_run_state *r, const fl__call_place *p) {
+    if (p == r->place) return;
+    fl__place_open(r, p->outer);
+    if (r->place == p->outer && fl__scope_at(&p->at, r->replayed ? 0 : p->number).depth_ > 0) r->place = p;
+}
+
+FL_PRIVATE FL__COLD void fl__place_change(fl__list_run_state *r, const fl__call_place *p) {
+    const fl__call_place *common = r->place, *q = p;
+    while (common != q)
+        if (common && (!q || common->depth >= q->depth)) common = common->outer;
+        else q = q->outer;
+    if (r->place != common)
+        fl_scope_end(&(fl_scope){r->depth + (common ? common->depth : 0) + 1});
+    r->place = common;
+    fl__place_open(r, p);
 }
 
 /* Owns the text of the error of a buffer that could not be made: b->tag. */
@@ -117,7 +171,7 @@ static bool fl__failed_get(fl_mem_manager *m, fl_buffer *b, const fl_mem_info *i
 static fl_mem_manager fl__failed = {.name = "failed", .get = fl__failed_get, .put = fl__failed_put};
 
 static bool fl__failed_restore(fl_buffer *b) {
-    return fl_fail("%s", b->tag ? (const char *)b->tag : "out of memory");
+    return fl__fail_again(b->tag ? b->tag : "out of memory", false);
 }
 
 /* Marks an output whose call failed: mapping its buffer fails with the same text. */
@@ -189,23 +243,18 @@ static void fl__drop_last(fl_graph_list *l, const fl_graph_call *c, int i) {
     }
 }
 
-/* The error of call c: its place in the program, if it is known, and what depends on it fails too. */
+/* What depends on c fails with its error. */
 static void fl__call_failed(fl_graph_list *l, const fl_graph_call *c) {
-    char text[FL__ERROR_TEXT];
-    if (c->file) {
-        snprintf(text, sizeof text, "%.800s (deferred at %.150s:%d)", fl_error(), c->file, c->line);
-        if (!strstr(fl_error(), "(deferred at ")) fl_error_clear(), fl_fail("%s", text);
-    }
     for (int i = 0; i < c->call.n_out; i++)
         if (c->value[i] >= 0) fl__value_failed(&l->value[c->value[i]]);
 }
 
 FL_PRIVATE bool fl__list_run(fl__list *l, bool all) {
     char first[FL__ERROR_TEXT] = "", pending[FL__ERROR_TEXT] = "";
+    const bool raised = fl__error_is_raised();
     if (fl_error()) snprintf(pending, sizeof pending, "%s", fl_error());
     fl_error_clear();
-    fl__list_running(true);
-    fl_scope s = fl_scope_begin();
+    fl__list_run_state r = fl__list_run_begin(l != fl__deferred.mine);
     bool ok = true;
     for (int i = 0; ok && i < __atomic_load_n(&fl__passes.n, __ATOMIC_ACQUIRE); i++)
         ok = fl__passes.fn[i](&l->l, fl__passes.user[i]);
@@ -213,7 +262,10 @@ FL_PRIVATE bool fl__list_run(fl__list *l, bool all) {
     fl_error_clear();
     for (int i = 0; i < l->l.n; i++) {
         const fl_graph_call *c = &l->l.call[i];
-        if (!fl__call_run(&l->l, c)) {
+        fl__call_enter(&r, c);
+        const bool done = fl__call_run(&l->l, c);
+        fl__call_leave(c);
+        if (!done) {
             fl__call_failed(&l->l, c);
             bool seen = !all && !c->fn; /* with the values that it should have made */
             for (int k = 0; k < c->call.n_out; k++)
@@ -230,10 +282,10 @@ FL_PRIVATE bool fl__list_run(fl__list *l, bool all) {
             !fl__value_arrive(NULL, (int)i, NULL, l->l.value))
             fl__value_failed(v), fl_error_clear();
     }
-    fl_scope_end(&s);
-    fl__list_running(false);
-    if (*pending) fl_error_clear(), fl_fail("%s", pending);
-    else if (*first) fl_fail("%s", first);
+    fl__list_run_end(&r);
+    fl_error_clear();
+    if (*pending) fl__fail_again(pending, raised);
+    else if (*first) fl__fail_again(first, false);
     return ok;
 }
 

@@ -51,6 +51,9 @@ typedef struct fl_graph_call {
     uint64_t state;   /* fl_call_state() */
     bool (*fn)(void *user);
     void *user;
+    /* private: the module that made the call, an fl__call_place; the composition, fl_error_context.fn */
+    const void *place;
+    const char *composed;
 } fl_graph_call;
 
 /* Calls in the order of the program, and their values. */
@@ -68,6 +71,13 @@ FL_API char *fl_graph_call_text(const fl_graph_call *c, char *buf, size_t size);
 
 /* Internal to fl/graph. */
 typedef struct fl__chunk fl__chunk;
+/* A scope of fl_scope_in that was open when a call was recorded; `of` is the text of describe. */
+typedef struct fl__call_place {
+    const struct fl__call_place *outer;
+    fl_error_context at;
+    int64_t number; /* fl_call_frame.number */
+    int depth;      /* 1: outermost */
+} fl__call_place;
 /* The list of a thread, which others may run when they access one of its values. */
 typedef struct fl__list {
     fl_graph_list l;
@@ -79,6 +89,8 @@ typedef struct fl__list {
     bool used;                  /* atomic: a thread has it */
     fl_taker taker;
     struct fl__list *next;
+    const fl__call_place *place; /* of the latest call, and fl__places then; -1: none */
+    int64_t places;
 } fl__list;
 /* Appends a copy of c; new outputs get buffers without memory. False after fl_fail. */
 FL_PRIVATE bool fl__list_add(fl__list *l, const fl_call *c);
@@ -103,6 +115,8 @@ FL_PRIVATE void fl__list_free(fl__list *l);
 FL_PRIVATE bool fl__same_handle(const fl_tensor *a, const fl_tensor *b);
 /* Sets the roles. */
 FL_PRIVATE void fl__list_roles(fl_graph_list *l);
+/* describe of the scopes of a call that runs. */
+FL_PRIVATE void fl__place_text(const void *of, char *buf, size_t size);
 /* Restore of buffers whose contents a call has not made. */
 FL_PRIVATE bool fl__list_restore(fl_buffer *b);
 
@@ -146,10 +160,16 @@ static inline void *fl__list_take(fl__list *l, size_t bytes) {
     return p;
 }
 
+FL_PRIVATE void fl__place_text(const void *of, char *buf, size_t size) {
+    snprintf(buf, size, "%s", (const char *)of);
+}
+
 FL_PRIVATE void fl__list_clear(fl__list *l) {
     l->l.n = l->l.n_values = l->bytes = 0;
     l->chunk = l->chunks;
     if (l->chunk) l->chunk->used = 0;
+    l->place = NULL;
+    l->places = -1;
 }
 
 FL_PRIVATE void fl__list_free(fl__list *l) {
@@ -248,15 +268,51 @@ static inline fl_tensor *fl__list_operand(fl__list *l, const fl_tensor *t, int v
     return last;
 }
 
-static fl_graph_call *fl__call_new(fl__list *l) {
+/* ---- the modules that make the calls: copies, because a module may be freed before its calls run ---- */
+
+enum { FL__PLACES = 64, FL__PLACE_TEXT = 256 };
+
+static const fl__call_place *fl__place_add(fl__list *l, const fl_call_frame *frame) {
+    char text[FL__PLACE_TEXT];
+    *text = 0;
+    if (frame->at.describe) frame->at.describe(frame->at.of, text, sizeof text);
+    const size_t n = strlen(text) + 1;
+    fl__call_place *p = fl__list_take(l, sizeof *p + n);
+    if (!p) return NULL;
+    *p = (fl__call_place){l->place, {NULL, memcpy(p + 1, text, n), fl__place_text, frame->at.backward},
+                          frame->number, l->place ? l->place->depth + 1 : 1};
+    return l->place = p;
+}
+
+/* Sets l->place to what runs now: the part of the latest call's that is still open, and copies of the rest. */
+static FL__COLD bool fl__list_enter(fl__list *l) {
+    fl_call_frame frame[FL__PLACES];
+    const int n = fl_call_stack(frame, FL__PLACES);
+    const fl__call_place *open = NULL;
+    if (n == FL__PLACES) frame[n - 1] = (fl_call_frame){fl__place, fl__places}; /* deeper: the innermost counts */
+    for (const fl__call_place *p = l->place; p && !open; p = p->outer)
+        if (p->depth <= n && p->number == frame[p->depth - 1].number) open = p;
+    l->place = open;
+    for (int i = open ? open->depth : 0; i < n; i++)
+        if (!fl__place_add(l, &frame[i])) return l->places = -1, false;
+    l->places = fl__places;
+    return true;
+}
+
+/* A new call, made by the module and the composition that run now. */
+static inline fl_graph_call *fl__call_new(fl__list *l) {
     if (l->l.n == l->cap && !fl_heap_grow(&l->l.call, &l->cap, l->l.n + 1, sizeof *l->l.call)) return NULL;
-    return &l->l.call[l->l.n];
+    fl_graph_call *c = &l->l.call[l->l.n];
+    if (l->places != fl__places && !fl__list_enter(l)) return NULL;
+    c->place = l->place;
+    c->composed = fl__place.fn;
+    return c;
 }
 
 FL_PRIVATE bool fl__list_add_host(fl__list *l, bool (*fn)(void *user), void *user) {
     fl_graph_call *r = fl__call_new(l);
     if (!r) return false;
-    *r = (fl_graph_call){.fn = fn, .user = user, .state = fl_call_state()};
+    *r = (fl_graph_call){.fn = fn, .user = user, .state = fl_call_state(), .place = r->place};
     l->l.n++;
     return true;
 }

@@ -62,6 +62,11 @@ FL_API void *fl_site_pop(const void *result);
 /* Writes the running module's description and the call site, "fl_nn_linear 'head' at train.c:42", into buf;
    "" if neither is known. Returns buf; NULL with an error if buf is NULL. */
 FL_API char *fl_call_stack_text(char *buf, size_t size);
+/* As fl_fail, with a text that has its context already. raised: the error handler has received it. Returns
+   false. */
+FL_PRIVATE bool fl__fail_again(const char *text, bool raised);
+/* True if the error handler has received the pending error. */
+FL_PRIVATE bool fl__error_is_raised(void);
 #ifndef __cplusplus
 FL__PRIVATE_VARIABLE _Thread_local fl_error_context fl__place;
 #endif
@@ -168,6 +173,19 @@ FL_API bool fl_fail(const char *format, ...) {
     fl__record_failure(format, args);
     va_end(args);
     return false;
+}
+
+FL_PRIVATE bool fl__fail_again(const char *text, bool raised) {
+    fl__error_record *e = &fl__failure;
+    if (e->pending) return false;
+    snprintf(e->text, sizeof e->text, "%s", text);
+    e->pending = true;
+    e->raised = raised;
+    return false;
+}
+
+FL_PRIVATE bool fl__error_is_raised(void) {
+    return fl__failure.raised;
 }
 
 FL_API void *fl_raise(void) {

@@ -250,20 +250,28 @@ FL_API void *fl_nn_user(const fl_nn_module *m) {
 
 /* modules: names */
 
-/* Appends the path of m from its root; returns its full length. */
-static int fl__nn_path(const fl_nn_module *m, char *buf, int size) {
-    int n = m->parent ? fl__nn_path(m->parent, buf, size) : 0;
-    int left = size > n ? size - n : 0;
-    return n + snprintf(left ? buf + n : NULL, (size_t)left, "%s%s", n ? "." : "", m->name);
+/* Writes text at buf + n, shortened to fit; returns the length of all. */
+static size_t fl__nn_append(char *buf, size_t size, size_t n, const char *text) {
+    const size_t length = strlen(text), left = size > n + 1 ? size - n - 1 : 0;
+    const size_t fits = length < left ? length : left;
+    memcpy(buf + n, text, fits);
+    buf[n + fits] = 0;
+    return n + fits;
 }
 
-/* "fl_nn_linear 'head'" */
+/* Appends the path of m from its root; returns the length of all. */
+static size_t fl__nn_path(const fl_nn_module *m, char *buf, size_t size, size_t n) {
+    const size_t above = m->parent ? fl__nn_path(m->parent, buf, size, n) : n;
+    return fl__nn_append(buf, size, above > n ? fl__nn_append(buf, size, above, ".") : above, m->name);
+}
+
+/* "fl_nn_linear 'head'". Without printf: deferred calls copy the text whenever another module runs. */
 FL_PRIVATE void fl__nn_describe(const void *of, char *buf, size_t size) {
     const fl_nn_module *m = of;
-    char path[FL_NN_PATH] = "";
-    fl__nn_path(m, path, sizeof path);
-    const char *maker = m->type->maker ? m->type->maker : m->kind, *quote = *path ? "'" : "";
-    snprintf(buf, size, "%s%s%s%s%s", maker, *path ? " " : "", quote, path, quote);
+    size_t n = fl__nn_append(buf, size, 0, m->type->maker ? m->type->maker : m->kind);
+    if (!m->parent) return;
+    n = fl__nn_append(buf, size, n, " '");
+    fl__nn_append(buf, size, fl__nn_path(m, buf, size, n), "'");
 }
 
 FL_API fl_vars fl_nn_fail(const fl_nn_module *m, const char *format, ...) {
