@@ -301,6 +301,8 @@ FL_PRIVATE bool fl__is_watched(void);
 #ifndef __cplusplus
 /* Number of places set or left so far on this thread: fl_call_stack writes the same while it is the same. */
 FL__PRIVATE_VARIABLE _Thread_local int64_t fl__places;
+/* Deferred calls run at once, so that an error comes from the call that causes it. Atomic. */
+FL__PRIVATE_VARIABLE bool fl__defers_nothing;
 #endif
 /* fl_call_stack leaves out the scopes up to that depth; returns the previous depth. */
 FL_PRIVATE int64_t fl__places_hide(int64_t depth);
@@ -570,6 +572,7 @@ typedef struct fl__context {
 
 static _Thread_local fl__context fl__thread_context;
 FL_PRIVATE _Thread_local int64_t fl__places;
+FL_PRIVATE bool fl__defers_nothing;
 /* Internal bits of `flags`, restored by scopes like the others: calls are not reported to hooks, */
 #define FL__HOOKS_OFF ((uint64_t)1 << 63)
 /* allocations are long-lived (fl_persistent), */

@@ -413,9 +413,13 @@ static fl_taken fl__lazy_call(const fl_call *c, void *user) {
         others |= !c->in[i]->weak && fl__others_wait(l, c->in[i]->buffer);
     }
     bool ok = true;
+    if (__atomic_load_n(&fl__defers_nothing, __ATOMIC_RELAXED) && !l->graph) {
+        plain = false;
+        ok = fl__list_flush(l, true);
+    }
     if (others) {
         fl__list_unlock(l); /* no thread holds one list and waits for another */
-        ok = fl__others_run_for(l, c);
+        ok = fl__others_run_for(l, c) && ok;
         fl__list_lock(l);
     }
     if (ok && !plain) {

@@ -38,7 +38,7 @@ struct fl_mem_manager {
 
 /* Makes m (NULL: the caching manager) the manager of buffers created from now on, in all threads; returns
    the previous one. Buffers remember their manager, so this is safe at any time; a manager must outlive its
-   buffers. */
+   buffers. Deferred calls run first, with the previous manager; if one fails, that is raised. */
 FL_API fl_mem_manager *fl_mem_set_current(fl_mem_manager *m);
 /* The manager of new buffers. */
 FL_API fl_mem_manager *fl_mem_current(void);
@@ -159,6 +159,7 @@ FL_API fl_mem_manager *fl_mem_native(void) {
 FL_PRIVATE fl_mem_manager *fl__current = &fl__caching; /* atomic */
 
 FL_API fl_mem_manager *fl_mem_set_current(fl_mem_manager *m) {
+    if (!fl__await_all_calls()) fl_raise();
     return __atomic_exchange_n(&fl__current, m ? m : &fl__caching, __ATOMIC_ACQ_REL);
 }
 

@@ -158,6 +158,7 @@ static int64_t fl__alive_all(fl__alive **all) {
 }
 
 static bool fl__alive_put_text(fl_strbuf *t) {
+    if (!fl__await_all_calls()) return fl_raise() != NULL;
     fl__alive *all = NULL;
     int64_t n = fl__alive_all(&all), lines = 0, bytes = 0;
     for (int64_t i = 0; i < n; i++) bytes += all[i].bytes;

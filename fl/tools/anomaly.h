@@ -15,8 +15,8 @@ enum { FL_ANOMALY_NAN = 1, FL_ANOMALY_INF = 2 };
    setting. The first call that produces one fails with an error that gives the op, the element, the ranges
    of its operands and its call context, so that the default handler stops at the faulty call. Not reported:
    values that the program itself passes (fl_full, fl_num), and infinities that an operand already has, such
-   as a mask. Lazy backends compute each result at once while it is on. As torch.autograd.set_detect_anomaly,
-   which checks backward only. */
+   as a mask. Deferred calls (fl_lazy) that wait run first, and while it is on none is deferred; those of a
+   graph run at its end. As torch.autograd.set_detect_anomaly, which checks backward only. */
 FL_API int fl_detect_anomaly(int what);
 
 #ifdef __cplusplus
@@ -125,6 +125,8 @@ static void fl__anomaly_after(const fl_call *c, void *user) {
 
 FL_API int fl_detect_anomaly(int what) {
     static fl_call_watcher watcher = {.after = fl__anomaly_after};
+    if (!fl__await_all_calls()) fl_raise();
+    __atomic_store_n(&fl__defers_nothing, what & 3, __ATOMIC_RELAXED);
     const int before = __atomic_exchange_n(&fl__anomalies, what & 3, __ATOMIC_RELAXED);
     if ((what & 3) && !before) fl_provenance_enable(1), fl_watch_calls(&watcher);
     if (!(what & 3) && before) fl_provenance_enable(-1), fl_unwatch_calls(&watcher);

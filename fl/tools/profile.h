@@ -17,6 +17,8 @@
    Async   Calls of asynchronous backends return before the work is done, so their time is that of submission.
            .sync = true waits after each call and so measures its work, but prevents overlap. A backend that
            times its work by device events adds slices with fl_profile_add.
+   Lists   Deferred calls (fl_lazy) count when they run; those that wait run before a profile begins, and
+           before its tables or trace are written.
    Work    By the cost model of fl/tools/cost.h. The share of peak is relative to a matrix product and a copy
            that are timed when the profile begins, or to the peaks in the options. */
 #ifndef FL_TENSOR_H
@@ -313,6 +315,7 @@ static double fl__profile_peak(fl_tensor *x, bool product) {
 
 FL_API bool fl_profile_begin_opt(int64_t max_events, fl_profile_opts o) {
     static int profiles;
+    if (!fl__await_all_calls()) return fl_raise() != NULL;
     fl_quiet(1);
     fl_scope s = fl_scope_begin();
     pthread_mutex_lock(&fl__profile.lock);
@@ -412,6 +415,7 @@ static void fl__profile_put_rows(fl_strbuf *t, fl__track track, int64_t total) {
 
 static bool fl__profile_put(fl_strbuf *t, const char *fn) {
     int64_t total = 0;
+    if (!fl__await_all_calls()) return fl_raise() != NULL;
     pthread_mutex_lock(&fl__profile.lock);
     const bool runs = fl__profile.begun;
     const fl__profile_row *ops = fl__profile.row[FL__OPS];
@@ -489,7 +493,7 @@ FL_API bool fl_profile_save(const char *path) {
     if (!path) return fl_fail("fl_profile_save: path is NULL");
     if (!__atomic_load_n(&fl__profile.number, __ATOMIC_ACQUIRE))
         return fl_fail("fl_profile_save: no profile is running: call fl_profile_begin first");
-    return fl_write_file_atomic("fl_profile_save", path, fl__profile_put_trace, NULL);
+    return fl__await_all_calls() && fl_write_file_atomic("fl_profile_save", path, fl__profile_put_trace, NULL);
 }
 
 #endif
