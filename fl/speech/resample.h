@@ -296,9 +296,9 @@ FL_API fl_tensor *fl_speech_resample_opt(fl_tensor *x, int64_t from, int64_t to,
     /* Each piece completes whole groups of all phases; the first also has the overlap of the filters. */
     const int64_t group = FL__SPEECH_LANES * r->from, overlap = fl__speech_first(r, 0) + r->taps - 1,
                   piece = PIECE > group ? PIECE / group * group : group;
-    if (in) y = fl_data_host_tensor(shape, FL_F32);
-    const float *source = y ? fl_map(in, FL_READ) : NULL;
-    float *result = source ? fl_map(y, FL_WRITE) : NULL;
+    const float *source = in ? fl_map(in, FL_READ) : NULL; /* first: deferred calls drop what they read */
+    if (source) y = fl_data_host_tensor(shape, FL_F32);
+    float *result = y ? fl_map(y, FL_WRITE) : NULL;
     bool ok = result != NULL;
     for (int64_t i = 0; ok && i < lines; i++) {
         float *to_line = result + i * n;
