@@ -81,7 +81,7 @@ static inline void cost_begin(void) {
     cost.budget = INT64_MAX / 2;
     fl_heap_use(cost_heap, NULL);
     fl_mem_set_current(&manager);
-    fl_scope all = fl_scope_begin(); /* the list of deferred calls keeps its memory: give it that of a full one */
+    fl_scope all = fl_scope_begin(); /* a list of deferred calls keeps its memory: that of a full one */
     fl_tensor *x = fl_ones(FL_SHAPE(2000), FL_F32);
     for (int64_t i = 0; i < 1100; i++) {
         fl_scope s = fl_scope_begin();

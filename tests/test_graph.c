@@ -176,6 +176,32 @@ TEST(a_meter_that_nobody_reads_needs_no_memory) {
 }
 
 /* Nor do values that the host makes and reads, or makes and forgets, without a call in between. */
+/* Data of the host that the program has dropped is held by the calls that read it: so much at most. */
+TEST(operands_that_wait_are_bounded) {
+    fl_scope s = fl_scope_begin();
+    fl_lazy(true);
+    fl_tensor *sum = fl_zeros(FL_SHAPE(), FL_F32);
+    CHECK(fl_eval());
+    fl_mem_trim();
+    fl_mem_stats_reset_peak(NULL);
+    const int64_t before = fl_mem_stats_of(NULL).in_use;
+    for (int i = 0; i < 200; i++) {
+        fl_scope step = fl_scope_begin();
+        fl_tensor *x = fl_data_host_tensor(FL_SHAPE(1 << 18), FL_F32); /* 1 MiB */
+        float *p = fl_map(x, FL_WRITE);
+        REQUIRE(p);
+        memset(p, 0, 1 << 20);
+        p[0] = (float)i;
+        fl_unmap(x, FL_WRITE);
+        fl_assign(sum, fl_add(sum, fl_sum(x, FL_ALL_AXES)));
+        fl_scope_end(&step);
+    }
+    CHECK(fl_mem_stats_of(NULL).peak_in_use - before < 90 << 20);
+    CHECK_NEAR(fl_item(sum), 199 * 100, 0);
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
 TEST(values_of_the_host_need_no_memory_once_dropped) {
     fl_scope s = fl_scope_begin();
     fl_lazy(true);
@@ -268,7 +294,8 @@ TEST(calls_run_in_the_module_that_made_them) {
     test_errors_return();
     fl_scope s = fl_scope_begin();
     fl_call_watcher w = {.before = note_module};
-    fl_nn_module *net = fl_nn_sequential(fl_nn_linear(2, 2), fl_nn_function("Twice", mul_eval_mul, NULL, NULL)),
+    fl_nn_module *twice = fl_nn_function("Twice", mul_eval_mul, NULL, NULL),
+                 *net = fl_nn_sequential(fl_nn_linear(2, 2), twice),
                  *table = fl_nn_sequential(fl_nn_embedding(3, 2));
     fl_var *x = fv_const(fl_ones(FL_SHAPE(1, 2), FL_F32));
     fl_graph *g = fl_graph_new();
@@ -300,7 +327,8 @@ TEST(calls_run_in_the_module_that_made_them) {
         y = fv_value(fl_nn_forward(net, x));
         fl_graph_end(g);
     }
-    fl_var *weight = fv_keep(fl_nn_get_param(net, "0.weight")), *bias = fv_keep(fl_nn_get_param(net, "0.bias"));
+    fl_var *weight = fv_keep(fl_nn_get_param(net, "0.weight"));
+    fl_var *bias = fv_keep(fl_nn_get_param(net, "0.bias"));
     fl_nn_free(net);
     *ran.linear = 0;
     CHECK(fl_graph_replay(g));

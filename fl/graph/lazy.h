@@ -14,11 +14,11 @@ extern "C" {
    return at once; their kernels run later, in the order of the program, with the same results bit by bit.
    They run before the host accesses a value that waits (fl_map, fl_item, ...) or writes one that a waiting
    call reads, before an eager op of any thread does, in fl_eval and fl_sync, when 1,024 calls or 64 MiB of
-   results wait, and when the mode or the thread ends. What only data or memory can tell (an index out of
-   range) becomes an error then: of whatever reads the value, or of fl_eval. Watchers, profiler and memory
-   trace see calls when they run, in the module that made them. Backends with a `make` of their own stay
-   eager. Also on at the start of a program with FL_MODE=lazy in the environment, if it has compiled fl.c or
-   calls a function of fl_graph.h. Returns the previous setting. */
+   results and dropped operands wait, and when the mode or the thread ends. What only data or memory can tell
+   (an index out of range) becomes an error then: of whatever reads the value, or of fl_eval. Watchers,
+   profiler and memory trace see calls when they run, in the module that made them. Backends with a `make`
+   of their own stay eager. Also on at the start of a program with FL_MODE=lazy in the environment, if it has
+   compiled fl.c or calls a function of fl_graph.h. Returns the previous setting. */
 FL_API bool fl_lazy(bool on);
 /* Runs the calls of this thread that wait. False, with an error, if one failed. */
 FL_API bool fl_eval(void);
@@ -391,10 +391,23 @@ static bool fl__lazy_ended(fl__list *l) {
     return ok;
 }
 
+/* Bytes of results that wait, and of operands that nothing but l holds any more. */
+static int64_t fl__list_held(fl__list *l) {
+    int64_t bytes = l->bytes;
+    l->others = 0;
+    for (int64_t i = 0; i < l->l.n_values; i++) {
+        const fl_graph_value *v = &l->l.value[i];
+        const int refs = v->buffer ? __atomic_load_n(&v->buffer->refs_, __ATOMIC_ACQUIRE) : 0;
+        if (!v->made && refs == FL__WAITED_FOR) bytes += v->bytes;
+    }
+    return bytes;
+}
+
 /* Runs l if enough waits. */
 static bool fl__list_make_room(fl__list *l) {
     const bool full = l->l.n >= FL__WAITING_CALLS || l->l.n_values >= FL__WAITING_VALUES ||
-                      l->bytes >= FL__WAITING_BYTES;
+                      l->bytes >= FL__WAITING_BYTES ||
+                      (l->others >= FL__WAITING_BYTES / 4 && fl__list_held(l) >= FL__WAITING_BYTES);
     return !full || l->graph || fl__list_flush(l, false);
 }
 

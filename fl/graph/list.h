@@ -84,6 +84,7 @@ typedef struct fl__list {
     int64_t cap, value_cap;
     fl__chunk *chunks, *chunk;  /* memory of handles and arguments: all, and the one in use */
     int64_t bytes, flushes;     /* of results that wait; times that the list has run */
+    int64_t others;             /* bytes of values of others since fl__list_held was called */
     bool graph;                 /* a graph records */
     int busy;                   /* atomic: a thread records or runs */
     bool used;                  /* atomic: a thread has it */
@@ -165,7 +166,7 @@ FL_PRIVATE void fl__place_text(const void *of, char *buf, size_t size) {
 }
 
 FL_PRIVATE void fl__list_clear(fl__list *l) {
-    l->l.n = l->l.n_values = l->bytes = 0;
+    l->l.n = l->l.n_values = l->bytes = l->others = 0;
     l->chunk = l->chunks;
     if (l->chunk) l->chunk->used = 0;
     l->place = NULL;
@@ -210,9 +211,11 @@ FL_PRIVATE int fl__list_search(const fl__list *l, const fl_buffer *b) {
 static inline int fl__value_of(fl__list *l, fl_buffer *b) {
     const int found = fl__list_find(l, b);
     if (found >= 0) return found;
-    const int made = fl__value_new(l, b);
-    if (made >= 0) fl__buffer_wait(b, true);
-    return made;
+    const int added = fl__value_new(l, b);
+    if (added < 0) return -1;
+    fl__buffer_wait(b, true);
+    l->others += (int64_t)b->bytes;
+    return added;
 }
 
 FL_PRIVATE bool fl__list_make(fl__list *l, fl_tensor *t, size_t bytes, const fl_mem_info *info) {
@@ -284,12 +287,12 @@ static const fl__call_place *fl__place_add(fl__list *l, const fl_call_frame *fra
     return l->place = p;
 }
 
-/* Sets l->place to what runs now: the part of the latest call's that is still open, and copies of the rest. */
+/* Sets l->place to what runs now: what is still open of the latest call's, and copies of the rest. */
 static FL__COLD bool fl__list_enter(fl__list *l) {
     fl_call_frame frame[FL__PLACES];
     const int n = fl_call_stack(frame, FL__PLACES);
     const fl__call_place *open = NULL;
-    if (n == FL__PLACES) frame[n - 1] = (fl_call_frame){fl__place, fl__places}; /* deeper: the innermost counts */
+    if (n == FL__PLACES) frame[n - 1] = (fl_call_frame){fl__place, fl__places}; /* at least the innermost */
     for (const fl__call_place *p = l->place; p && !open; p = p->outer)
         if (p->depth <= n && p->number == frame[p->depth - 1].number) open = p;
     l->place = open;
