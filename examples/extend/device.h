@@ -59,15 +59,10 @@ static const fl_device device = {.name = "device", .get = device_get, .put = dev
 
 /* ---- storage ---- */
 
-static bool device_make(const fl_backend *self, fl_tensor *out, const fl_mem_info *info) {
-    fl_mem_info mine = *info;
+static bool device_place(const fl_backend *self, fl_mem_info *info) {
     (void)self;
-    size_t bytes;
-    mine.device = &device;
-    if (__builtin_mul_overflow((size_t)fl_numel(out), fl_dtype_size(out->dtype), &bytes))
-        return fl_fail("fl_out_make: %s of %s is too large", FL_SHAPE_TEXT(out), fl_dtype_name(out->dtype));
-    out->buffer = fl_buffer_new(bytes, &mine);
-    return out->buffer != NULL;
+    info->device = &device;
+    return true;
 }
 
 /* Bytes that t spans, from its lowest to its highest element; element [0, ...] is *first bytes into them. */
@@ -191,8 +186,8 @@ static bool device_binary_slot(const fl_backend *self, const fl_call *c) {
 }
 
 static inline const fl_backend *fl_backend_device(void) {
-    static fl_backend b = {.name = "device", .make = device_make, .map = device_map, .unmap = device_unmap,
-                           .move = device_move};
+    static fl_backend b = {.name = "device", .place = device_place, .map = device_map,
+                           .unmap = device_unmap, .move = device_move};
     fl_backend_set(&b, FL_OP_copy, device_copy_slot, FL_SLOT_NARROW);
     fl_backend_set(&b, FL_OP_fill, device_fill_slot, FL_SLOT_NARROW);
     fl_backend_set(&b, FL_OP_add, device_binary_slot, 0);
