@@ -2151,18 +2151,20 @@ bool fl_same_backend(const char *fn, const fl_tensor *a, const fl_tensor *b) {
 
 /* ---- table ops with a formula: by slot or composed ---- */
 
-static void *fl__formula_number(double value) {
+static void *fl__formula_number(double value, void *user) {
+    (void)user;
     return fl_constant(value);
 }
 
-static void *fl__formula_step(fl_primitive primitive, void *const x[]) {
+static void *fl__formula_step(fl_primitive primitive, void *const x[], void *user) {
+    (void)user;
     const fl_op op = fl__primitive_ops[primitive];
     if (op == FL_OP_where) return fl_where(x[0], x[1], x[2]);
     return fl__ops[op]->arity == 1 ? fl_unary_op(op, x[0]) : fl_binary_op(op, x[0], x[1]);
 }
 
 fl_tensor *fl_formula_value(const fl_formula *f, fl_tensor *const *in) {
-    static const fl_formula_vtable tensors = {fl__formula_number, fl__formula_step};
+    static const fl_formula_vtable tensors = {fl__formula_number, fl__formula_step, NULL};
     void *x[FL_FORMULA_INPUTS], *y[FL_FORMULA_OUTPUTS];
     for (int i = 0; f && i < f->n_in; i++) x[i] = in[i];
     return f && fl_formula_run(f, &tensors, x, y) ? y[0] : NULL;

@@ -9,7 +9,7 @@
 #endif
 #ifndef FL_OPS_ELEMENTWISE_H
 #define FL_OPS_ELEMENTWISE_H
-#include "../tensor/op_table.h"
+#include "../tensor/formula.h"
 #include "../tensor/where.h"
 
 #ifdef __cplusplus
@@ -222,6 +222,8 @@ FL_API fl_tensor *fl_grad1(fl_op op, fl_tensor *x, fl_tensor *y, fl_tensor *dy, 
    *db. Returns false without an error if the backend has no fused gradient for op. */
 FL_API bool fl_grad2(fl_op op, int want, fl_tensor *a, fl_tensor *b, fl_tensor *y, fl_tensor *dy,
                      fl_tensor **da, fl_tensor **db);
+/* A primitive on variables, as fl_formula_vtable.step. */
+FL_API void *fv_primitive(fl_primitive primitive, void *const x[], void *user);
 
 #ifdef __cplusplus
 }
@@ -342,11 +344,13 @@ static fl_tensor *fv__operand(fl_var *x, fl_var *dy) {
 static fl_var *fv__unary(fl_op op, fl_var *x);
 static fl_var *fv__binary(fl_op op, fl_var *a, fl_var *b);
 
-static void *fv__formula_number(double value) {
+static void *fv__formula_number(double value, void *user) {
+    (void)user;
     return fv_num(value);
 }
 
-static void *fv__formula_step(fl_primitive primitive, void *const x[]) {
+FL_API void *fv_primitive(fl_primitive primitive, void *const x[], void *user) {
+    (void)user;
     const fl_op op = fl_primitive_op(primitive);
     if (op == FL_OP_where) return fv_where(x[0], x[1], x[2]);
     return fl_op_get_info(op)->arity == 1 ? fv__unary(op, x[0]) : fv__binary(op, x[0], x[1]);
@@ -354,7 +358,7 @@ static void *fv__formula_step(fl_primitive primitive, void *const x[]) {
 
 /* The gradient of operand i, op by op: for one-op formulas, without a fused kernel, and if it is recorded. */
 static fl_var *fv__gradient(fl_op op, int i, void *const in[]) {
-    static const fl_formula_vtable variables = {fv__formula_number, fv__formula_step};
+    static const fl_formula_vtable variables = {fv__formula_number, fv_primitive, NULL};
     void *d[FL_FORMULA_OUTPUTS];
     const fl_formula *f = fl_op_program(op, i ? FL_PROGRAM_DB : FL_PROGRAM_DA);
     return f && fl_formula_run(f, &variables, in, d) ? d[0] : NULL;

@@ -4,6 +4,7 @@
    gradient, registration, in this order. Its kernels are one file in kernels/cpu. Adding an op to a group
    changes these two files; a new group adds two lines here and two in kernels/cpu/backend.h. */
 #include "activation.h"
+#include "apply.h"
 #include "attention.h"
 #include "autocast.h"
 #include "conv.h"
@@ -41,6 +42,7 @@
 
 FL_PRIVATE void fl__register_ops(void) {
     fl__register_activation();
+    fl__register_apply();
     fl__register_attention();
     fl__register_conv();
     fl__register_copy();

@@ -195,12 +195,14 @@ fl_tensor *fl_sum_squares(fl_tensor *t) {
 
 /* ---- composition ---- */
 
-static void *fl__step_number(double value) {
+static void *fl__step_number(double value, void *user) {
+    (void)user;
     return fl_constant(value);
 }
 
 /* Numbers are f64 until they are combined with a tensor. */
-static void *fl__step_primitive(fl_primitive primitive, void *const x[]) {
+static void *fl__step_primitive(fl_primitive primitive, void *const x[], void *user) {
+    (void)user;
     const fl_op op = fl_primitive_op(primitive);
     const int n = fl_primitive_operands(primitive);
     fl_tensor *t[3];
@@ -216,7 +218,7 @@ static void *fl__step_primitive(fl_primitive primitive, void *const x[]) {
 }
 
 static bool fl__compose_step(const fl_call *c, fl_tensor **value) {
-    static const fl_formula_vtable meaning = {fl__step_number, fl__step_primitive};
+    static const fl_formula_vtable meaning = {fl__step_number, fl__step_primitive, NULL};
     const fl_step_args *args = fl_step_args_of(c);
     if (!args) return false;
     const int n = args->n_reads + args->n_writes, wide = c->n_out - args->n_writes;

@@ -86,6 +86,7 @@ FL_API const fl_backend *fl_backend_cpu(void) {
     fl__cpu_cross_entropy_slots(&fl__cpu_table);
     fl__cpu_ctc_slots(&fl__cpu_table);
     fl__cpu_fft_slots(&fl__cpu_table);
+    fl__cpu_formula_slots(&fl__cpu_table);
     fl__cpu_glu_slots(&fl__cpu_table);
     fl__cpu_lapack_slots(&fl__cpu_table);
     fl__cpu_linear_packed_slots(&fl__cpu_table);

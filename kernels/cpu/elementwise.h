@@ -1,14 +1,17 @@
-/* kernels/cpu/elementwise.h - slots of the op tables' formulas, of their gradients, and of where
+/* kernels/cpu/elementwise.h - slots of the op tables' formulas, of their gradients, of where, and of programs
 
-   One slot runs all formulas. c->op and the dtype select the loop: of a primitive (primitives.h), of a hot
-   formula (elementwise.inc), or the executor with the formula's program (formula.h). Small contiguous
-   operands are passed to it directly; a pass (common.h) handles other layouts, large operands and narrow
-   dtypes. */
+   One slot runs all formulas of the tables. c->op and the dtype select the loop: of a primitive
+   (primitives.h), of a hot formula (elementwise.inc), or the executor with the formula's program (formula.h).
+   Small contiguous operands are passed to it directly; a pass (common.h) handles other layouts, large
+   operands and narrow dtypes. */
 #ifndef FL_CPU_ELEMENTWISE_H
 #define FL_CPU_ELEMENTWISE_H
+#include "../../fl/records/formula.h"
 #include "slots.h"
 #include "formula.h"
 #include "primitives.h"
+/* Registers the slot of formula. */
+FL_PRIVATE void fl__cpu_formula_slots(fl_backend *cpu);
 #endif
 
 #if defined(FL_IMPL_ONLY_CPU_ELEMENTWISE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
@@ -141,18 +144,15 @@ static bool fl__run_dense(fl__loop loop, const void *arg, fl_tensor *const t[], 
     return true;
 }
 
-/* Runs formula `which` of op, by its compiled loop or else by its program. Operands are of dtype d or weak;
-   outputs that are conditions are b8. */
-static bool fl__run_formula(const fl_call *c, fl_op op, fl_program which, fl_dtype d) {
+/* Runs a program on the call's operands by `loop`, or if it is NULL by the executor. Operands are of dtype d
+   or weak; conditions are b8. */
+static bool fl__run_program(const fl_call *c, fl__loop loop, const fl_formula *f, fl_dtype d) {
     const fl_dtype wide = fl_dtype_wide(d);
-    fl__loop loop = fl__compiled_loop(op, which, wide);
     fl_tensor *t[FL__OPERANDS] = {NULL};
     bool zero = false;
     fl__executor e;
     int n = 0;
-    if (!loop || (op == FL_OP_remainder && wide == FL_I64)) { /* checks for division by 0 */
-        const fl_formula *f = fl_op_program(op, which);
-        if (!f) return false;
+    if (!loop) {
         if (!fl__executor_begin(&e, f, wide)) return fl__no_kernel(c, d);
         if (wide == FL_I64) e.zero = &zero;
         loop = fl__executor_run;
@@ -173,7 +173,38 @@ static bool fl__run_formula(const fl_call *c, fl_op op, fl_program which, fl_dty
         for (int k = 0; k < n; k++) fl__pass_add_wide(&p, t[k], k < n_out ? FL_WRITE : FL_READ, wide);
         fl__pass_run(&p, fl_numel(t[0]));
     }
-    return !zero || fl_fail("fl_%s: integer division by zero", fl_op_get_info(op)->name);
+    return !zero || fl_fail("fl_%s: integer division by zero", fl_op_get_info(c->op)->name);
+}
+
+/* Runs formula `which` of op, by its compiled loop or else by its program. */
+static bool fl__run_formula(const fl_call *c, fl_op op, fl_program which, fl_dtype d) {
+    const fl_dtype wide = fl_dtype_wide(d);
+    fl__loop loop = fl__compiled_loop(op, which, wide);
+    if (op == FL_OP_remainder && wide == FL_I64) loop = NULL; /* the executor checks for division by 0 */
+    const fl_formula *f = loop ? NULL : fl_op_program(op, which);
+    return (loop || f) && fl__run_program(c, loop, f, d);
+}
+
+/* The loop of a program that is one primitive of its inputs in order; NULL if it is not. */
+static fl__loop fl__single_loop(const fl_formula *f, fl_dtype wide) {
+    const fl_formula_step *s = f->step;
+    if (f->n_steps != 1 || f->n_out != 1 || (wide == FL_I64 && s->primitive == FL_PRIMITIVE_remainder))
+        return NULL;
+    for (int k = 0; k < f->n_in; k++)
+        if (s->in[k] != k) return NULL;
+    if (f->n_in != fl_primitive_operands((fl_primitive)s->primitive)) return NULL;
+    return fl__primitive_loop((fl_primitive)s->primitive, s->logical ? FL_B8 : wide);
+}
+
+static bool fl__cpu_program(const fl_backend *self, const fl_call *c) {
+    fl_dtype d;
+    const fl_formula_args *a = fl_formula_args_of(c, &d);
+    (void)self;
+    return a && fl__run_program(c, fl__single_loop(&a->program, fl_dtype_wide(d)), &a->program, d);
+}
+
+FL_PRIVATE void fl__cpu_formula_slots(fl_backend *cpu) {
+    fl_backend_set(cpu, fl_op_formula, fl__cpu_program, FL_SLOT_NARROW);
 }
 
 /* The dtype that y is computed in, which weak numbers alone do not determine. */

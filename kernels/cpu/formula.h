@@ -30,8 +30,8 @@ FL_PRIVATE bool fl__executor_begin(fl__executor *e, const fl_formula *f, fl_dtyp
 /* Fills the rows of the constants once for many runs; memory: FL__FORMULA_MEMORY bytes, aligned as rows
    are. */
 FL_PRIVATE void fl__executor_fill(fl__executor *e, char *memory);
-/* A loop whose arg is an executor: p[0 ...] are the outputs, of the executor's dtype or b8 for conditions,
-   then the inputs, all dense. An output may be the same memory as an input. */
+/* A loop whose arg is an executor: p[0 ...] are the outputs, then the inputs, of the executor's dtype or b8
+   for conditions, all dense. An output may be the same memory as an input. */
 FL_PRIVATE void fl__executor_run(void *const p[], int64_t n, const void *arg);
 
 #endif
@@ -84,6 +84,11 @@ static bool fl__has_zero(const int64_t *x, int64_t n) {
     return zero;
 }
 
+/* Bytes of n elements of operand i: a condition if its bit is set. */
+static inline size_t fl__executor_bytes(const fl__executor *e, uint32_t conditions, int i, int64_t n) {
+    return (size_t)n * (conditions >> i & 1 ? 1 : (size_t)e->size);
+}
+
 /* Runs one block: place[] has the address of every operand, followed by rows for outputs. */
 static void fl__executor_block(const fl__executor *e, char *const place[], int64_t n) {
     const fl_formula *f = e->formula;
@@ -96,14 +101,14 @@ static void fl__executor_block(const fl__executor *e, char *const place[], int64
         e->step[i](p, n, NULL);
     }
     /* Outputs that are inputs are copied aside first: another output may be the same memory. */
-    const size_t bytes = (size_t)n * (size_t)e->size;
     for (int i = 0; i < f->n_out; i++)
-        if (f->out[i] < FL_FORMULA_INPUTS) memcpy(place[FL_FORMULA_OPERANDS + i], place[f->out[i]], bytes);
+        if (f->out[i] < FL_FORMULA_INPUTS)
+            memcpy(place[FL_FORMULA_OPERANDS + i], place[f->out[i]], fl__executor_bytes(e, f->logical, i, n));
     for (int i = 0; i < f->n_out; i++)
         if (f->out[i] != FL_FORMULA_OUTPUT + i)
             memcpy(place[FL_FORMULA_OUTPUT + i],
                    place[f->out[i] < FL_FORMULA_INPUTS ? FL_FORMULA_OPERANDS + i : f->out[i]],
-                   f->logical >> i & 1 ? (size_t)n : bytes);
+                   fl__executor_bytes(e, f->logical, i, n));
 }
 
 FL_PRIVATE void fl__executor_run(void *const p[], int64_t n, const void *arg) {
@@ -126,16 +131,18 @@ FL_PRIVATE void fl__executor_run(void *const p[], int64_t n, const void *arg) {
     else row = (char *)(uintptr_t)e->rows;
     for (int i = 0; i < f->n_constants; i++, row += bytes) place[FL_FORMULA_CONSTANT + i] = row;
     for (int64_t left = n; left > 0; left -= block) {
-        const int64_t m = fl__min(left, block), next = m * e->size;
+        const int64_t m = fl__min(left, block);
         if (e->streaming) /* the last block prefetches the next run's inputs */
-            for (int i = 0; i < f->n_in; i++)
-                for (int64_t at = next; f->reads >> i & 1 && at < 2 * next; at += 64)
+            for (int i = 0; i < f->n_in; i++) {
+                const size_t next = fl__executor_bytes(e, f->conditions, i, m);
+                for (size_t at = next; f->reads >> i & 1 && at < 2 * next; at += 64)
                     __builtin_prefetch(place[i] + at);
+            }
         fl__executor_block(e, place, m);
         for (int i = 0; i < f->n_in; i++)
-            if (place[i]) place[i] += next;
+            if (place[i]) place[i] += fl__executor_bytes(e, f->conditions, i, m);
         for (int i = 0; i < f->n_out; i++)
-            place[FL_FORMULA_OUTPUT + i] += f->logical >> i & 1 ? m : next;
+            place[FL_FORMULA_OUTPUT + i] += fl__executor_bytes(e, f->logical, i, m);
     }
 }
 

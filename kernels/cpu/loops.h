@@ -17,7 +17,7 @@ extern "C" {
 enum {
     FL__GRAIN = 16384,  /* elements per parallel chunk */
     FL__BLOCK = 512,    /* elements per buffered block */
-    FL__OPERANDS = 9,   /* most operands of a pass: 8 inputs of a step and its narrow copy */
+    FL__OPERANDS = 12,  /* most operands of a pass: those of a record, 8 inputs and 4 outputs */
     FL__ELEMENT = 8     /* bytes of the largest element */
 };
 
