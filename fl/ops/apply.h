@@ -67,6 +67,7 @@ enum {
 typedef struct fl__applied {
     fl_formula_args args;
     bool is_float;      /* of a text: integers become f32 */
+    fl_op op;           /* of a text: the op of its inputs in order that it is; else NONE */
     int whole;          /* of a text: 1 + the position of an operator that needs integers; 0: none */
     bool fits;          /* of a derivative: within the limits of a program */
     uint32_t zero;      /* of a derivative: bit i: that by input i is 0 everywhere */
@@ -90,14 +91,16 @@ typedef struct fl__kept_key {
 } fl__kept_key;
 
 static fl__kept_key fl__kept_key_of(const void *key, size_t bytes, uint64_t tag) {
-    uint64_t hash = tag + bytes, word = 0;
-    for (size_t i = 0; i < bytes; i += 8) {
-        if (bytes - i < 8) word = 0;
-        memcpy(&word, (const char *)key + i, bytes - i < 8 ? bytes - i : 8);
+    const char *at = key;
+    uint64_t hash = tag + bytes, word;
+    size_t left = bytes;
+    for (; left >= sizeof word; left -= sizeof word, at += sizeof word) {
+        memcpy(&word, at, sizeof word);
         hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
         hash ^= hash >> 29;
     }
-    return (fl__kept_key){key, bytes, tag, hash};
+    for (; left; left--) hash = (hash ^ (unsigned char)*at++) * 0x9e3779b97f4a7c15u;
+    return (fl__kept_key){key, bytes, tag, hash ^ hash >> 32};
 }
 
 /* The place of the kept program, or a free one. */
@@ -698,6 +701,11 @@ static bool fl__source_end(fl__source *p) {
         return fl__bad(p, p->place[i], p->b.error) >= 0;
     }
     fl__move_calls(&p->b, p->to->args.call);
+    const fl_formula *f = &p->to->args.program;
+    const int operands = fl_primitive_operands((fl_primitive)f->step[0].primitive);
+    const bool in_order = f->step[0].in[0] == 0 && (operands < 2 || f->step[0].in[1] == 1);
+    if (f->n_steps == 1 && operands == f->n_in && operands < 3 && in_order && !f->conditions && !p->to->whole)
+        p->to->op = fl_primitive_op((fl_primitive)f->step[0].primitive);
     return true;
 }
 
@@ -864,27 +872,34 @@ static const fl__applied *fl__derivative_of(const fl_formula_args *a, uint32_t w
 
 /* ---- on tensors ---- */
 
-/* Runs a program on inputs cast to d and expanded to shape; new outputs on the backend of `like`. */
-static bool fl__run_applied(const fl_formula_args *a, fl_tensor *const *in, fl_dtype d, fl_shape shape,
+/* Runs a program on inputs of dtype d; new outputs are like the tensor `like`. If shape is not NULL, inputs
+   may be of other dtypes, and are expanded to it. */
+static bool fl__run_applied(const fl_formula_args *a, fl_tensor *const *in, fl_dtype d, const fl_shape *shape,
                             const fl_tensor *like, fl_tensor **out) {
     const fl_formula *f = &a->program;
     fl_call c;
     fl_call_begin(&c, fl_op_formula, f->n_out, f->n_in, a);
     for (int i = 0; i < f->n_in; i++) {
         c.in[i] = in[i];
-        if (!(f->reads >> i & 1) || in[i]->weak) continue;
+        if (!shape || !(f->reads >> i & 1) || in[i]->weak) continue;
         if (!(f->conditions >> i & 1) && !(c.in[i] = fl_operand(in[i], d))) return false;
-        if (!fl_shape_is(c.in[i], shape) && !(c.in[i] = fl_expand(c.in[i], shape))) return false;
+        if (!fl_shape_is(c.in[i], *shape) && !(c.in[i] = fl_expand(c.in[i], *shape))) return false;
     }
     for (int i = 0; i < f->n_out; i++) {
-        c.out[i] = fl_out_on(like->backend, shape, f->logical >> i & 1 ? FL_B8 : d);
-        for (int k = f->n_in - 1; k >= 0 && c.out[i]; k--)
+        const fl_dtype to = f->logical >> i & 1 ? FL_B8 : d;
+        c.out[i] = shape ? fl_out_on(like->backend, *shape, to) : fl_out_like(like, to);
+        for (int k = shape ? f->n_in - 1 : -1; k >= 0 && c.out[i]; k--)
             if (f->reads >> k & 1 && !c.in[k]->weak) fl_out_layout_like(c.out[i], c.in[k]);
-        if (!c.out[i]) return false;
+        if (!c.out[i] || (!shape && !fl_out_layout_like(c.out[i], like))) return false;
     }
     if (!fl_call_run(&c)) return false;
     for (int i = 0; i < f->n_out; i++) out[i] = c.out[i];
     return true;
+}
+
+/* True if t needs neither a cast nor an expansion beside `like`, a tensor of floats. */
+static inline bool fl__is_alike(const fl_tensor *t, const fl_tensor *like) {
+    return t->weak || (t->dtype == like->dtype && t->backend == like->backend && fl_same_shape(t, like));
 }
 
 /* The dtype of the numbers, and the shape of the result; NONE after an error. */
@@ -915,6 +930,7 @@ static fl_tensor *fl__apply(const char *text, fl_tensor *const *given, int n, co
     const fl_tensor *like = NULL;
     uint32_t conditions = 0;
     fl_shape shape;
+    bool alike = true;
     if (fl_is_null_arg("fl_apply", text) || fl_is_null_arg("fl_apply", given)) return NULL;
     if (n < 1 || n > FL__APPLY_INPUTS)
         return fl_err_null("fl_apply: got %d inputs, expected 1 to %d", n, FL__APPLY_INPUTS);
@@ -922,12 +938,17 @@ static fl_tensor *fl__apply(const char *text, fl_tensor *const *given, int n, co
         if (fl_is_null_arg("fl_apply", in[i] = given[i])) return NULL;
         if (!like && !in[i]->weak) like = in[i];
         conditions |= (uint32_t)(!in[i]->weak && in[i]->dtype == FL_B8) << i;
+        if (like) alike &= fl__is_alike(in[i], like);
     }
     if (!like && !(like = in[0] = fl_materialise(in[0]))) return NULL;
     if (!(*f = fl__applied_of(text, n, conditions, room))) return fl_raise();
+    if (alike && (*f)->op)
+        return n == 1 ? fl_unary_op((*f)->op, in[0]) : fl_binary_op((*f)->op, in[0], in[1]);
+    if (alike && !(*f)->whole && fl_dtype_is_float(like->dtype))
+        return fl__run_applied(&(*f)->args, in, like->dtype, NULL, like, &y) ? y : fl_raise();
     const fl_dtype d = fl__apply_kind(text, *f, in, n, like, &shape);
     if (d == FL_DTYPE_NONE) return NULL;
-    return fl__run_applied(&(*f)->args, in, d, shape, like, &y) ? y : fl_raise();
+    return fl__run_applied(&(*f)->args, in, d, &shape, like, &y) ? y : fl_raise();
 }
 
 fl_tensor *fl_apply(const char *text, fl_tensor *const *in, int n) {
@@ -976,7 +997,8 @@ fl_var *fv_apply(const char *text, fl_var *const *in, int n) {
 static fl_var *fv__run_applied(const fl_formula_args *a, fl_var *const *x, fl_var *dy) {
     fl_tensor *t[FL__APPLY_INPUTS], *y;
     for (int i = 0; i < a->program.n_in; i++) t[i] = fv_value(x[i]);
-    if (!fl__run_applied(a, t, dy->value->dtype, fl_shape_of(dy->value), dy->value, &y)) return fl_raise();
+    const fl_shape shape = fl_shape_of(dy->value);
+    if (!fl__run_applied(a, t, dy->value->dtype, &shape, dy->value, &y)) return fl_raise();
     return fv__record_applied(a, x, y);
 }
 
@@ -1008,8 +1030,9 @@ static bool fv__gradients(fl_node *n, const fl_formula_args *a, uint32_t wanted,
     const fl__applied *d = fl__derivative_of(a, wanted, &room);
     if (!d || !d->fits) return false;
     for (int i = 0; i < d->args.program.n_in; i++) t[i] = fv_value(x[i]);
-    if (d->args.program.n_out &&
-        !fl__run_applied(&d->args, t, dy->value->dtype, fl_shape_of(dy->value), dy->value, g)) return false;
+    const fl_shape shape = fl_shape_of(dy->value);
+    if (d->args.program.n_out && !fl__run_applied(&d->args, t, dy->value->dtype, &shape, dy->value, g))
+        return false;
     for (int i = 0, k = 0; i < a->program.n_in; i++)
         if (wanted >> i & 1 && !(d->zero >> i & 1)) fv_add_grad(n, i, fv_const(g[k++]));
     return true;
