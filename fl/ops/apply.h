@@ -141,8 +141,9 @@ static const fl__applied *fl__keep_applied(const fl__kept_key *k, const fl__appl
 
 /* ---- the parser ---- */
 
-/* Values are those of the builder; conditions that are known; and of variables, none yet. */
-enum { FL__FALSE = FL_FORMULA_VALUES, FL__TRUE, FL__UNSET };
+/* Values are those of the builder; conditions and numbers that are known; and of variables, none yet. Only
+   numbers that steps use become constants of the program. */
+enum { FL__FALSE = FL_FORMULA_VALUES, FL__TRUE, FL__UNSET, FL__NUMBER, FL__NUMBERS = 256 };
 
 typedef enum fl__local_type { FL__LOCAL_NUMBER, FL__LOCAL_INT, FL__LOCAL_BOOL } fl__local_type;
 typedef struct fl__local {
@@ -162,8 +163,10 @@ typedef struct fl__source {
     fl__applied *to;
     fl__local local[FL__APPLY_LOCALS];
     fl__values now;
-    int n_locals, depth, rounds;
+    int n_locals, n_numbers, depth, rounds;
+    double number[FL__NUMBERS]; /* value FL__NUMBER + i */
     const char *place[FL_FORMULA_STEPS]; /* what made step i */
+    bool whole[FL_FORMULA_STEPS];        /* step i is an integer whatever the inputs are */
     const char *loop; /* the innermost loop in a round of unknown condition; NULL: none */
 } fl__source;
 enum { FL__RESULT, FL__RETURNED, FL__PARAMETER };
@@ -182,17 +185,17 @@ static int fl__bad(const fl__source *p, const char *at, const char *what) {
     return fl__source_error(p->text, at, what);
 }
 
-static bool fl__is_constant(int v) {
-    return v >= FL_FORMULA_CONSTANT && v < FL_FORMULA_VALUE;
-}
-
 static bool fl__is_condition(const fl__source *p, int v) {
     return v == FL__FALSE || v == FL__TRUE || (v < FL_FORMULA_VALUES && p->b.logical[v]);
 }
 
 static int fl__number_value(fl__source *p, double value) {
-    const int v = fl_formula_build_number(&p->b, value);
-    return v >= 0 ? v : fl__bad(p, p->at, p->b.error);
+    int i = 0;
+    while (i < p->n_numbers && memcmp(&p->number[i], &value, sizeof value)) i++;
+    if (i == FL__NUMBERS) return fl__bad(p, p->at, "too many constants");
+    p->number[i] = value;
+    if (i == p->n_numbers) p->n_numbers++;
+    return FL__NUMBER + i;
 }
 
 /* The value of a step of known operands; -1: it is not known. */
@@ -202,11 +205,11 @@ static int fl__known_value(fl__source *p, fl_primitive w, const int in[3]) {
     if (w == FL_PRIMITIVE_where && in[1] == in[2]) return in[1];
     if (w == FL_PRIMITIVE_bitwise_not && first) return FL__FALSE + FL__TRUE - in[0];
     for (int k = 0; k < 2; k++) /* of && and || */
-        if ((w == FL_PRIMITIVE_bitwise_and || w == FL_PRIMITIVE_bitwise_or) && in[k] >= FL__FALSE)
+        if ((w == FL_PRIMITIVE_bitwise_and || w == FL_PRIMITIVE_bitwise_or) &&
+            (in[k] == FL__FALSE || in[k] == FL__TRUE))
             return in[k] == (w == FL_PRIMITIVE_bitwise_and ? FL__FALSE : FL__TRUE) ? in[k] : in[1 - k];
-    if (!fl__is_constant(in[0]) || !fl__is_constant(in[1])) return -1;
-    const double a = p->b.f->constant[in[0] - FL_FORMULA_CONSTANT];
-    const double b = p->b.f->constant[in[1] - FL_FORMULA_CONSTANT];
+    if (in[0] < FL__NUMBER || in[1] < FL__NUMBER) return -1;
+    const double a = p->number[in[0] - FL__NUMBER], b = p->number[in[1] - FL__NUMBER];
     switch ((int)w) {
     case FL_PRIMITIVE_add: return fl__number_value(p, a + b);
     case FL_PRIMITIVE_sub: return fl__number_value(p, a - b);
@@ -221,13 +224,28 @@ static int fl__known_value(fl__source *p, fl_primitive w, const int in[3]) {
     }
 }
 
-/* A condition that is known, as a step. */
-static int fl__known_step(fl__source *p, int v) {
-    if (v != FL__FALSE && v != FL__TRUE) return v;
-    const int zero = fl__number_value(p, 0);
-    if (zero < 0) return -1;
-    return fl_formula_build_step(&p->b, v == FL__TRUE ? FL_PRIMITIVE_le : FL_PRIMITIVE_lt,
-                                 (int[]){zero, zero, 0});
+/* The builder's error; -1. */
+static int fl__build_failed(const fl__source *p) {
+    return p->loop ? fl__bad(p, p->loop, "the loop has no constant bound, or too many steps") :
+                     fl__bad(p, p->at, p->b.error);
+}
+
+/* A value as an operand of steps: what is known becomes a constant, or a step. */
+static int fl__strong(fl__source *p, int v) {
+    if (v < FL_FORMULA_VALUES) return v;
+    const double number = v < FL__NUMBER ? 0 : p->number[v - FL__NUMBER];
+    const int constant = fl_formula_build_number(&p->b, number), in[] = {constant, constant};
+    if (constant < 0 || v >= FL__NUMBER) return constant >= 0 ? constant : fl__build_failed(p);
+    v = fl_formula_build_step(&p->b, v == FL__TRUE ? FL_PRIMITIVE_le : FL_PRIMITIVE_lt, in);
+    return v >= 0 ? v : fl__build_failed(p);
+}
+
+static bool fl__value_is_whole(const fl__source *p, int v) {
+    if (v >= FL_FORMULA_VALUE && v < FL_FORMULA_VALUES) return p->whole[v - FL_FORMULA_VALUE];
+    if (v < FL_FORMULA_CONSTANT) return false; /* an input */
+    const double number =
+        v < FL__NUMBER ? p->b.f->constant[v - FL_FORMULA_CONSTANT] : p->number[v - FL__NUMBER];
+    return number == floor(number);
 }
 
 /* The value of a primitive; -1 after an error. */
@@ -239,12 +257,15 @@ static int fl__add_step(fl__source *p, fl_primitive w, int a, int b, int c) {
     int v = fl__known_value(p, w, in);
     if (v >= 0 || fl_error()) return v;
     for (int k = 0; k < n; k++)
-        if ((in[k] = fl__known_step(p, in[k])) < 0) return fl__bad(p, p->at, p->b.error);
+        if ((in[k] = fl__strong(p, in[k])) < 0) return -1;
     const int before = p->b.f->n_steps;
-    if ((v = fl_formula_build_step(&p->b, w, in)) < 0)
-        return p->loop ? fl__bad(p, p->loop, "the loop has no constant bound, or too many steps") :
-                         fl__bad(p, p->at, p->b.error);
-    if (p->b.f->n_steps > before) p->place[before] = p->at;
+    if ((v = fl_formula_build_step(&p->b, w, in)) < 0) return fl__build_failed(p);
+    if (p->b.f->n_steps == before) return v;
+    p->place[before] = p->at;
+    p->whole[before] = w == FL_PRIMITIVE_floor ||
+                       ((w == FL_PRIMITIVE_add || w == FL_PRIMITIVE_sub || w == FL_PRIMITIVE_mul ||
+                         w == FL_PRIMITIVE_neg || w == FL_PRIMITIVE_where) &&
+                        fl__value_is_whole(p, in[n - 1]) && fl__value_is_whole(p, in[n == 1 ? 0 : n - 2]));
     return v;
 }
 
@@ -265,11 +286,12 @@ static int fl__select(fl__source *p, int c, int a, int b) {
     if (a == b || c == FL__TRUE || b == FL__UNSET) return a;
     if (a == FL__UNSET || c == FL__FALSE) return b;
     if (fl__is_condition(p, a) != fl__is_condition(p, b)) a = fl__as_number(p, a), b = fl__as_number(p, b);
-    if (a >= FL__FALSE) { /* known: c || b, !c && b */
+    if (a == FL__FALSE || a == FL__TRUE) { /* known: c || b, !c && b */
         if (a == FL__FALSE) c = fl__add_step(p, FL_PRIMITIVE_bitwise_not, c, 0, 0);
         return fl__add_step(p, a == FL__TRUE ? FL_PRIMITIVE_bitwise_or : FL_PRIMITIVE_bitwise_and, c, b, 0);
     }
-    if (b >= FL__FALSE) return fl__select(p, fl__add_step(p, FL_PRIMITIVE_bitwise_not, c, 0, 0), b, a);
+    if (b == FL__FALSE || b == FL__TRUE)
+        return fl__select(p, fl__add_step(p, FL_PRIMITIVE_bitwise_not, c, 0, 0), b, a);
     return fl__add_step(p, FL_PRIMITIVE_where, c, a, b);
 }
 
@@ -310,11 +332,11 @@ static int fl__table_op(fl__source *p, const char *at, fl_op op, int a, int b) {
     void *y[FL_FORMULA_OUTPUTS];
     if (!f || !fl_formula_run(f, &steps, (void *[]){fl__as_pointer(a), fl__as_pointer(b)}, y)) return -1;
     const int v = fl__from_pointer(y[0]);
-    const bool last = v >= FL_FORMULA_VALUE && v < FL_FORMULA_VALUES && (a < v || a >= FL_FORMULA_VALUES) &&
-                      (b < v || b >= FL_FORMULA_VALUES);
-    uint8_t *call = last ? p->to->args.call[v - FL_FORMULA_VALUE] : NULL;
-    if (f->n_steps > 1 && call && !call[0] && a < FL_FORMULA_VALUES && b < FL_FORMULA_VALUES)
-        call[0] = (uint8_t)op, call[1] = (uint8_t)a, call[2] = (uint8_t)b;
+    if (f->n_steps == 1 || v < FL_FORMULA_VALUE || v >= FL_FORMULA_VALUES) return v;
+    uint8_t *call = p->to->args.call[v - FL_FORMULA_VALUE];
+    if (call[0]) return v;
+    if ((a = fl__strong(p, a)) < 0 || (b = fl__strong(p, b)) < 0) return -1;
+    if (a < v && b < v) call[0] = (uint8_t)op, call[1] = (uint8_t)a, call[2] = (uint8_t)b;
     return v;
 }
 _Static_assert((int)FL_OP_copy < 256, "a formula's op must fit a byte");
@@ -410,7 +432,8 @@ static bool fl__type(fl__source *p, fl__local_type *type) {
 static int fl__converted(fl__source *p, fl__local_type type, int v) {
     if (type == FL__LOCAL_BOOL) return fl__as_condition(p, v);
     v = fl__as_number(p, v);
-    return type == FL__LOCAL_INT ? fl__table_op(p, p->at, FL_OP_trunc, v, 0) : v;
+    if (type != FL__LOCAL_INT || v < 0 || fl__value_is_whole(p, v)) return v;
+    return fl__table_op(p, p->at, FL_OP_trunc, v, 0);
 }
 
 static int fl__unary(fl__source *p);
@@ -693,8 +716,8 @@ static void fl__move_calls(const fl_formula_builder *b, uint8_t call[FL_FORMULA_
 
 /* Completes the program; the error of a value without a register has the place of its step. */
 static bool fl__source_end(fl__source *p) {
-    const int v = fl__known_step(p, p->now.of[FL__RESULT]);
-    if (v < 0) return fl__bad(p, p->at, p->b.error) >= 0;
+    const int v = fl__strong(p, p->now.of[FL__RESULT]);
+    if (v < 0) return false;
     if (!fl_formula_build_end(&p->b, 1, &v)) {
         int i = FL_FORMULA_STEPS - 1;
         while (i > 0 && p->b.at[FL_FORMULA_VALUE + i] != FL_FORMULA_VALUE + p->b.failed) i--;
