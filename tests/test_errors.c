@@ -383,6 +383,26 @@ static void rows_of_handles(void) {
     FINE(fl_primitive_op, fl_primitive_op(FL_PRIMITIVE_COUNT) == FL_OP_NONE);
     NO_FILE(fl_formula_parse, (&(fl_formula){0}, NULL, "x"), "NULL");
     NO_FILE(fl_formula_parse, (&(fl_formula){0}, "ADD(x, z)", "x y"), "no input of this name at character 8");
+    fl_formula program;
+    fl_formula_builder builder;
+    double number;
+    NO_FILE(fl_formula_build, (NULL, &program, 1, 0), NULLS);
+    NO_FILE(fl_formula_build, (&builder, NULL, 1, 0), NULLS);
+    NO_FILE(fl_formula_build, (&builder, &program, 21, 0), "got 21 inputs, expected 0 to 20");
+    ROW(QUIET, "fl_formula_build_number", fl_formula_build_number(NULL, 0) < 0, NULLS);
+    ROW(QUIET, "fl_formula_build_step", fl_formula_build_step(NULL, FL_PRIMITIVE_add, NULL) < 0, NULLS);
+    NO_FILE(fl_formula_build_end, (NULL, 1, NULL), NULLS);
+    FINE(fl_formula_build_step,
+         fl_formula_build(&builder, &program, 1, 0) &&
+             fl_formula_build_step(&builder, FL_PRIMITIVE_add, (int[]){0, 1}) < 0 &&
+             fl_formula_build_step(&builder, FL_PRIMITIVE_COUNT, (int[]){0, 0}) < 0 &&
+             !fl_formula_build_end(&builder, 1, (int[]){FL_FORMULA_VALUE}) &&
+             !fl_formula_build_end(&builder, 5, (int[]){0, 0, 0, 0, 0}));
+    NO_FILE(fl_formula_number, (NULL, 1, &number), NULLS);
+    NO_FILE(fl_formula_number, ("1", 1, NULL), NULLS);
+    FINE(fl_formula_number, !fl_formula_number("1x", 2, &number) && !fl_formula_number("", 0, &number));
+    NO_FILE(fl_formula_args_of, (NULL, NULL), NULLS);
+    NO_FILE(fv_primitive, (FL_PRIMITIVE_add, NULL, NULL), NULLS);
     NO_FILE(fl_call_run, (NULL), "fl_call_run");
     ROW(QUIET, "fl_call_run", !run_unknown_op(), "fl_call_run", "9999");
     NO_FILE(fl_out_on, (0, negative, FL_F32), "[2, -3]");
@@ -719,6 +739,14 @@ static void rows_of_formulas(void) {
     NO(fv_lerp, (NULL, o.v23, o.v23), NULLS);
     NO(fv_lerp, (o.v23, NULL, o.v23), NULLS);
     ROW(RAISES, "fv_glu", !fv_glu(o.v23, 1), "axis 1", "3 elements");
+    NO(fl_apply, (NULL, (fl_tensor *[]){o.f23}, 1), NULLS);
+    NO(fl_apply, ("(x) { return x; }", NULL, 1), NULLS);
+    NO(fl_apply, ("(x) { return x; }", (fl_tensor *[]){NULL}, 1), NULLS);
+    NO(fl_apply, ("(x) { return x; }", (fl_tensor *[]){o.f23}, 0), "got 0 inputs, expected 1 to 8");
+    NO(fl_apply, ("(x) { return x }", (fl_tensor *[]){o.f23}, 1), "expected ';' at line 1, column 16");
+    NO(fl_apply, ("(x, y) { return x / y; }", (fl_tensor *[]){o.f23, o.f34}, 2), "[2, 3]", "[3, 4]");
+    NO_AS(fv_apply, "fl_apply", (NULL, (fl_var *[]){o.v23}, 1), NULLS);
+    NO_AS(fv_apply, "fl_apply", ("(x) { return x; }", NULL, 1), NULLS);
     NO(fl_isclose, (NULL, o.f23, 0, 0, false), NULLS);
     NO(fv_where, (NULL, o.v23, o.v23), NULLS);
     NO(fv_where, (o.v23, o.v23, o.v23), "must be b8, got f32");

@@ -3756,7 +3756,7 @@ _FUNCTIONS = {  # result and arguments
     "fl_formula_parse": "bool (fl_formula* f, char* text, char* inputs)",
     "fl_primitive_operands": "int (fl_primitive primitive)",
     "fl_formula_has": "bool (fl_formula* f, fl_primitive primitive)",
-    "fl_formula_build": "void (fl_formula_builder* b, fl_formula* f, int n_in, uint32_t conditions)",
+    "fl_formula_build": "bool (fl_formula_builder* b, fl_formula* f, int n_in, uint32_t conditions)",
     "fl_formula_build_number": "int (fl_formula_builder* b, double value)",
     "fl_formula_build_step": "int (fl_formula_builder* b, fl_primitive primitive, int[] operand)",
     "fl_formula_build_end": "bool (fl_formula_builder* b, int n_out, int[] out)",

@@ -351,6 +351,7 @@ static void *fv__formula_number(double value, void *user) {
 
 FL_API void *fv_primitive(fl_primitive primitive, void *const x[], void *user) {
     (void)user;
+    if (!fl_given(x, "fv_primitive", "the list of operands")) return NULL;
     const fl_op op = fl_primitive_op(primitive);
     if (op == FL_OP_where) return fv_where(x[0], x[1], x[2]);
     return fl_op_get_info(op)->arity == 1 ? fv__unary(op, x[0]) : fv__binary(op, x[0], x[1]);

@@ -84,8 +84,8 @@ typedef struct fl_formula_builder {
     int at[FL_FORMULA_VALUES];
     int failed; /* after its error, the step, as then numbered, for which there is no register */
 } fl_formula_builder;
-/* Starts the program f of n_in inputs. Bit i of conditions: input i is a condition. */
-FL_API void fl_formula_build(fl_formula_builder *b, fl_formula *f, int n_in, uint32_t conditions);
+/* Starts the program f of n_in inputs. Bit i of conditions: input i is a condition. False after fl_fail. */
+FL_API bool fl_formula_build(fl_formula_builder *b, fl_formula *f, int n_in, uint32_t conditions);
 /* The constant of that value. */
 FL_API int fl_formula_build_number(fl_formula_builder *b, double value);
 /* The value of a primitive; equal steps are one. */
@@ -133,13 +133,18 @@ static const struct {
 
 /* ---- the builder ---- */
 
-FL_API void fl_formula_build(fl_formula_builder *b, fl_formula *f, int n_in, uint32_t conditions) {
+FL_API bool fl_formula_build(fl_formula_builder *b, fl_formula *f, int n_in, uint32_t conditions) {
+    if (!fl_given(b, "fl_formula_build", "the builder") || !fl_given(f, "fl_formula_build", "the program"))
+        return false;
+    if (n_in < 0 || n_in > FL_FORMULA_INPUTS)
+        return fl_fail("fl_formula_build: got %d inputs, expected 0 to %d", n_in, FL_FORMULA_INPUTS);
     memset(f, 0, sizeof *f);
     memset(b, 0, sizeof *b);
     b->f = f;
     f->n_in = (uint8_t)n_in;
     f->conditions = conditions;
     for (int i = 0; i < n_in; i++) b->logical[i] = conditions >> i & 1;
+    return true;
 }
 
 static int fl__build_error(fl_formula_builder *b, const char *error) {
@@ -148,6 +153,7 @@ static int fl__build_error(fl_formula_builder *b, const char *error) {
 }
 
 FL_API int fl_formula_build_number(fl_formula_builder *b, double value) {
+    if (!fl_given(b, "fl_formula_build_number", "the builder")) return -1;
     fl_formula *f = b->f;
     int i = 0;
     while (i < f->n_constants && memcmp(&f->constant[i], &value, sizeof value)) i++;
@@ -157,9 +163,20 @@ FL_API int fl_formula_build_number(fl_formula_builder *b, double value) {
     return FL_FORMULA_CONSTANT + i;
 }
 
+/* True if v is an input, a constant or a step so far. */
+static bool fl__build_has(const fl_formula *f, int v) {
+    if (v >= FL_FORMULA_VALUE) return v < FL_FORMULA_VALUE + f->n_steps;
+    return v >= FL_FORMULA_CONSTANT ? v < FL_FORMULA_CONSTANT + f->n_constants : v >= 0 && v < f->n_in;
+}
+
 FL_API int fl_formula_build_step(fl_formula_builder *b, fl_primitive primitive, const int in[]) {
+    if (!fl_given(b, "fl_formula_build_step", "the builder") ||
+        !fl_given(in, "fl_formula_build_step", "the list of operands")) return -1;
     fl_formula *f = b->f;
+    if ((unsigned)primitive >= FL_PRIMITIVE_COUNT) return fl__build_error(b, "there is no such primitive");
     const int operands = fl__primitives[primitive].operands;
+    for (int k = 0; k < operands; k++)
+        if (!fl__build_has(f, in[k])) return fl__build_error(b, "there is no such operand");
     const int takes = fl__primitives[primitive].takes;
     const bool first = b->logical[in[0]], second = operands > 1 && b->logical[in[1]];
     const bool last = b->logical[in[operands - 1]];
@@ -261,7 +278,11 @@ static bool fl__assign_registers(fl_formula_builder *b, const int out[]) {
 
 FL_API bool fl_formula_build_end(fl_formula_builder *b, int n_out, const int out[]) {
     int value[FL_FORMULA_OUTPUTS];
-    if (n_out < 1 || n_out > FL_FORMULA_OUTPUTS) return fl__build_error(b, "too many outputs") >= 0;
+    if (!fl_given(b, "fl_formula_build_end", "the builder") ||
+        !fl_given(out, "fl_formula_build_end", "the list of outputs")) return false;
+    if (n_out < 1 || n_out > FL_FORMULA_OUTPUTS) return fl__build_error(b, "expected 1 to 4 outputs") >= 0;
+    for (int o = 0; o < n_out; o++)
+        if (!fl__build_has(b->f, out[o])) return fl__build_error(b, "there is no such output") >= 0;
     b->f->n_out = (uint8_t)n_out;
     fl__build_prune(b, n_out, out);
     for (int o = 0; o < n_out; o++) value[o] = b->at[out[o]];
@@ -314,6 +335,8 @@ static int fl__parse_name(fl__parser *p, const char *s, size_t n) {
 
 /* strtod expects the decimal point of the current locale. */
 FL_API bool fl_formula_number(const char *s, size_t n, double *value) {
+    if (!fl_given(s, "fl_formula_number", "the text") ||
+        !fl_given(value, "fl_formula_number", "the number")) return false;
     const char *point = localeconv()->decimal_point;
     char digits[128], *end;
     size_t m = 0;
@@ -388,7 +411,7 @@ FL_API bool fl_formula_parse(fl_formula *f, const char *text, const char *inputs
         if (++n_in > FL_FORMULA_INPUTS)
             return fl_fail("fl_formula_parse: more than %d inputs in \"%.160s\"", FL_FORMULA_INPUTS,
                            inputs);
-    fl_formula_build(&p.b, f, n_in, 0);
+    if (!fl_formula_build(&p.b, f, n_in, 0)) return false;
     do {
         if (n_out == FL_FORMULA_OUTPUTS) return fl__misread(&p, p.at, "too many outputs") >= 0;
         p.n_lets = 0;
