@@ -853,9 +853,11 @@ static void binary_grad_group(int which) {
 
 /* >>where, clip */
 
-static void where_case(fl_dtype d, layout l, fl_shape s) {
+/* By the op, or by a program of it. */
+static void where_case(fl_dtype d, layout l, fl_shape s, bool program) {
+    static const char *const function = "(c, a, b) { if (c) return a; return b; }";
     char text[100];
-    if (!case_begin("where", d, l, "%s", fl_shape_text(s, text, sizeof text))) return;
+    if (!case_begin(program ? "formula" : "where", d, l, "%s", fl_shape_text(s, text, sizeof text))) return;
     fl_shape small = with_ones(s, (unsigned)random_below(1 << s.ndim));
     bool spread = l == BROADCAST || l == BROADCAST_RIGHT;
     array c = random_array(spread && l == BROADCAST ? small : s, FL_B8, TAME);
@@ -871,18 +873,21 @@ static void where_case(fl_dtype d, layout l, fl_shape s) {
     array full = new_array(s, d), x = expand_array(&a, s), z = expand_array(&b, s),
           cond = expand_array(&c, s);
     for (int64_t k = 0; k < full.n; k++) put_from(&full, k, cond.i[k] ? &x : &z, k);
-    case_end(equals(fl_where(lay_out(&c, l), at, bt), &full));
+    fl_tensor *in[] = {lay_out(&c, l), at, bt};
+    case_end(equals(program ? fl_apply(function, in, 3) : fl_where(in[0], at, bt), &full));
 }
 
 static void where_group(void) {
     expect_row("where", STORED, TWO_OPERANDS, NUMBERS, 0);
+    expect_row("formula", NUMBERS, TWO_OPERANDS, NUMBERS, 0);
     for (int k = 0; k < DTYPES; k++)
         for (int l = DENSE; l <= WEAK_RIGHT; l++)
             for (int s = 0; s < SHAPES; s++) {
                 fl_dtype d = all_dtypes[k];
                 bool weak = l == WEAK || l == WEAK_RIGHT;
                 if (!layout_fits((layout)l, shapes[s]) || (weak && !takes(NUMBERS, d))) continue;
-                where_case(d, (layout)l, shapes[s]);
+                where_case(d, (layout)l, shapes[s], false);
+                if (takes(NUMBERS, d)) where_case(d, (layout)l, shapes[s], true);
             }
     if (case_begin("where", FL_F32, REFUSED, "f32 condition")) {
         array a = random_array(FL_SHAPE(3), FL_F32, TAME);

@@ -251,6 +251,13 @@ static fl_var *net_rnn_relu_cell(fl_var **x) {
 }
 static fl_var *net_glu(fl_var **x) { return fv_glu(x[0], 1); }
 static fl_var *net_prelu_channels(fl_var **x) { return fv_prelu_channels(fv_sub(x[0], fv_num(1.26)), x[1]); }
+/* A branch, a loop and an early return; x is positive. */
+static fl_var *net_apply(fl_var **x) {
+    return fv_apply(
+        "(x, y) { if (x < y) x = tanh(x) * y; for (int i = 0; i < 3 && y < 1.5; i++) y += x * 0.25;"
+        " if (y > 1.7) return exp(x) / y; return log2(1 + y * y) * x; }",
+        x, 2);
+}
 static fl_var *net_lerp(fl_var **x) { return fv_lerp(x[0], x[1], fv_mul(x[0], x[1])); }
 static fl_var *net_addcmul(fl_var **x) { return fv_addcmul(x[0], x[0], x[1], 1.5); }
 static fl_var *net_addcdiv(fl_var **x) { return fv_addcdiv(x[1], x[1], x[0], 1.5); }
@@ -289,6 +296,7 @@ static const struct {
     {"rnn", net_rnn, SQUARE},                 {"rnn_relu_cell", net_rnn_relu_cell, SQUARE},
     {"resample", net_resample, ALONE},
     {"glu", net_glu, ALONE},                  {"prelu_channels", net_prelu_channels, VECTOR},
+    {"apply", net_apply, ALIKE},
     {"lerp", net_lerp, ALIKE},                {"addcmul", net_addcmul, ALIKE},
     {"addcdiv", net_addcdiv, ALIKE},          {"nll_loss", net_nll, ALONE},
     {"rnn_tanh_cell", net_rnn_tanh_cell, SQUARE}, {"gru_cell", net_gru_cell, SQUARE},
