@@ -57,9 +57,10 @@ static int64_t fl__plan_offset(const fl_plan_value *v, fl_plan_value *const *pla
 FL_API int64_t fl_plan_memory(fl_plan_value *value, int n) {
     if (n <= 0) return 0;
     if (!fl_given(value, "fl_plan_memory", "the list of values")) return -1;
-    fl_plan_value **order = fl_heap_alloc(2 * (size_t)n * sizeof *order), **placed = order + n;
-    int64_t bytes = 0;
+    fl_plan_value **order = fl_heap_alloc(2 * (size_t)n * sizeof *order);
     if (!order) return -1;
+    fl_plan_value **placed = order + n;
+    int64_t bytes = 0;
     for (int i = 0; i < n; i++) order[i] = &value[i];
     qsort(order, (size_t)n, sizeof *order, fl__plan_order);
     for (int i = 0; i < n; i++) {
