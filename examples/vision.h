@@ -167,17 +167,26 @@ static inline bool vision_find_all(fl_nn_module *net, fl_data_set *test, int64_t
             ok ? fl_nn_forward_vars(net, FL_VARS(fv_const(b.t[0]), fv_const(b.t[1]))) : (fl_vars){0};
         ok = y.n && fl_vision_detr_postprocess(fv_value(y.v[0]), fv_value(y.v[1]),
                                                fl_slice(b.t[5], 1, 1, 3, 1), &d);
+        const float *boxes = ok ? fl_map(d.boxes, FL_READ) : NULL;
+        const float *score = ok ? fl_map(d.scores, FL_READ) : NULL;
+        const int64_t *label = ok ? fl_map(d.labels, FL_READ) : NULL;
+        const int64_t *size = ok ? fl_map(b.t[5], FL_READ) : NULL;
+        ok = boxes && score && label && size;
         for (int64_t k = 0; ok && k < fl_numel(d.scores); k++) {
-            const float *box = (float *)fl_data(d.boxes) + 4 * k;
+            const float *box = boxes + 4 * k;
             found->object[found->n_object] = (fl_vision_object){
                 .id = found->n_object + 1,
-                .image = ((int64_t *)fl_data(b.t[5]))[k / queries * 3],
-                .category = ((int64_t *)fl_data(d.labels))[k],
-                .score = (double)((float *)fl_data(d.scores))[k],
+                .image = size[k / queries * 3],
+                .category = label[k],
+                .score = (double)score[k],
                 .box = {(double)box[0], (double)box[1], (double)(box[2] - box[0]), (double)(box[3] - box[1])},
                 .area = (double)((box[2] - box[0]) * (box[3] - box[1]))};
             found->n_object++;
         }
+        if (boxes) fl_unmap(d.boxes, FL_READ);
+        if (score) fl_unmap(d.scores, FL_READ);
+        if (label) fl_unmap(d.labels, FL_READ);
+        if (size) fl_unmap(b.t[5], FL_READ);
         fl_scope_end(&s);
     }
     fl_no_grad(before);

@@ -29,7 +29,9 @@ int main(int argc, char **argv) {
                                   .as_stored = stored, .partial = partial);
     fl_tensor *rows = t ? fl_contiguous(fl_permute(t, 3, (int[]){1, 2, 0})) : NULL;
     const int64_t bytes = rows ? fl_numel(rows) * (int64_t)fl_dtype_size(rows->dtype) : 0;
-    const bool ok = rows && fl_data_replace("vision_image", out, fl_data(rows), (size_t)bytes);
+    const void *samples = rows ? fl_map(rows, FL_READ) : NULL;
+    const bool ok = samples && fl_data_replace("vision_image", out, samples, (size_t)bytes);
+    if (samples) fl_unmap(rows, FL_READ);
     if (ok) printf("%lld %lld %lld %d\n", (long long)rows->shape[1], (long long)rows->shape[0],
                    (long long)rows->shape[2], rows->dtype == FL_U16 ? 16 : 8);
     else fprintf(stderr, "%s\n", fl_error());

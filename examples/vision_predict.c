@@ -35,13 +35,16 @@ static bool print_best(fl_tensor *logits) {
     fl_tensor *class = NULL, *p = fl_softmax(logits, -1);
     const int64_t n = p && fl_numel(p) < 5 ? fl_numel(p) : 5;
     fl_tensor *best = p ? fl_topk(p, n, -1, false, &class) : NULL;
-    for (int64_t i = 0; best && i < n; i++) {
+    const int64_t *kind = best ? fl_map(class, FL_READ) : NULL;
+    const float *score = best ? fl_map(best, FL_READ) : NULL;
+    for (int64_t i = 0; kind && score && i < n; i++) {
         char name[80];
-        const int64_t k = ((int64_t *)fl_data(class))[i];
-        vision_label(&labels, k, name, sizeof name);
-        printf("%lld\t%.6f\t%s\n", (long long)k, (double)((float *)fl_data(best))[i], name);
+        vision_label(&labels, kind[i], name, sizeof name);
+        printf("%lld\t%.6f\t%s\n", (long long)kind[i], (double)score[i], name);
     }
-    return best != NULL;
+    if (kind) fl_unmap(class, FL_READ);
+    if (score) fl_unmap(best, FL_READ);
+    return kind && score;
 }
 
 /* Prints and draws the detections with a probability above one half, in pixels of the image. */
@@ -53,10 +56,12 @@ static bool print_boxes(fl_tensor *image, fl_tensor *logits, fl_tensor *boxes) {
                                     &d)) return false;
     fl_tensor *score = fl_contiguous(d.scores), *label = fl_contiguous(d.labels),
               *corners = fl_contiguous(d.boxes);
-    if (!score || !label || !corners) return false;
-    for (int64_t i = 0; i < fl_numel(score); i++) {
-        const float p = ((float *)fl_data(score))[i], *b = (float *)fl_data(corners) + 4 * i;
-        const int64_t k = ((int64_t *)fl_data(label))[i];
+    const float *scores = score ? fl_map(score, FL_READ) : NULL;
+    const int64_t *kind = label ? fl_map(label, FL_READ) : NULL;
+    const float *box = corners ? fl_map(corners, FL_READ) : NULL;
+    for (int64_t i = 0; scores && kind && box && i < fl_numel(score); i++) {
+        const float p = scores[i], *b = box + 4 * i;
+        const int64_t k = kind[i];
         char name[80];
         if (!(p > 0.5f)) continue;
         vision_label(&labels, k, name, sizeof name);
@@ -64,6 +69,10 @@ static bool print_boxes(fl_tensor *image, fl_tensor *logits, fl_tensor *boxes) {
                (double)b[1], (double)b[2], (double)b[3], name);
         vision_frame(&frames, name, k, (double)p, b);
     }
+    if (scores) fl_unmap(score, FL_READ);
+    if (kind) fl_unmap(label, FL_READ);
+    if (box) fl_unmap(corners, FL_READ);
+    if (!scores || !kind || !box) return false;
     fl_tensor *drawn = vision_draw_frames(image, &frames);
     return drawn && fl_vision_write_png("predict.png", drawn);
 }

@@ -536,10 +536,13 @@ static bool search(recogniser *r, fl_tensor *x, double weight, fl_data_text *tex
             .threshold = f.beamthreshold, .log_add = f.logadd, .lm_weight = weight, .word_score = f.wordscore,
             .sil_score = f.silscore, .unknown_words = f.unkscore > -INFINITY, .unknown_score = f.unkscore,
             .unknown = -1, .lm = r->lm, .token_lm = token_lm, .asg = asg,
-            .transitions = w ? fl_data(fv_value(w)) : NULL,
+            .transitions = w ? fl_map(fv_value(w), FL_READ) : NULL,
             .separator = space > 0 ? space : space < 0 ? 0 : FL_I0);
-        ok = d && fl_speech_decoder_step(d, fl_data(x), steps) && fl_speech_decoder_end(d) &&
+        const float *p = d ? fl_map(x, FL_READ) : NULL;
+        ok = p && fl_speech_decoder_step(d, p, steps) && fl_speech_decoder_end(d) &&
              fl_speech_decoder_best(d, 1, &best) >= 0 && put_words(r, &best, text);
+        if (p) fl_unmap(x, FL_READ);
+        if (w) fl_unmap(fv_value(w), FL_READ);
         fl_speech_decoder_free(d);
         return ok;
     }

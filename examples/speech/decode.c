@@ -103,7 +103,7 @@ static bool make_parts(parts *p, const job *j) {
         .separator = sil > 0   ? sil
                      : sil < 0 ? 0
                                : FL_I0,
-        .transitions = p->transitions ? fl_data(p->transitions) : NULL, .flashlight = j->flashlight);
+        .transitions = p->transitions ? fl_map(p->transitions, FL_READ) : NULL, .flashlight = j->flashlight);
     return p->decoder != NULL;
 }
 
@@ -119,9 +119,11 @@ static bool decode(parts *p, const job *j, const char *name, fl_tensor *e) {
                        FL_SHAPE_TEXT(e), (long long)fl_text_dictionary_size(p->tokens));
     fl_tensor *scores = fl_contiguous(fl_cast(e, FL_F32));
     fl_speech_result *r = fl_heap_alloc((size_t)j->nbest * sizeof *r);
+    const float *frames = NULL;
     bool ok = scores && r && fl_speech_decoder_begin(p->decoder) &&
-              fl_speech_decoder_step(p->decoder, fl_data(scores), e->shape[0]) &&
-              fl_speech_decoder_end(p->decoder);
+              (frames = fl_map(scores, FL_READ)) &&
+              fl_speech_decoder_step(p->decoder, frames, e->shape[0]) && fl_speech_decoder_end(p->decoder);
+    if (frames) fl_unmap(scores, FL_READ);
     const int64_t n = ok ? fl_speech_decoder_best(p->decoder, (int64_t)j->nbest, r) : -1;
     for (int64_t i = 0; i < n; i++) {
         if (name) printf("%s\t", name);
@@ -163,6 +165,7 @@ int main(int argc, char **argv) {
     if (!ok && fl_error()) fprintf(stderr, "%s\n", fl_error());
     fl_data_close(f);
     fl_speech_decoder_free(p.decoder);
+    if (p.decoder && p.transitions) fl_unmap(p.transitions, FL_READ);
     fl_text_scorer_free(p.lm);
     fl_text_ngram_free(p.ngram);
     fl_speech_lexicon_free(p.lexicon);

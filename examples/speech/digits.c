@@ -88,9 +88,13 @@ static bool read_line(const fl_data_list_entry *e, fl_data_sample *out, void *us
         return fl_fail("digits: line %lld: '%s' is not a digit, or the id has no speaker", (long long)e->line,
                        e->field[3]);
     fl_tensor *x = fl_speech_load_audio(e->path, .rate = RATE, .channel = -1);
+    const float *sound = x ? fl_map(x, FL_READ) : NULL;
+    const bool ok = sound && corpus_add(user, sound, x->shape[1], digit,
+                                        speaker_of(name + 1, strcspn(name + 1, "_")));
+    if (sound) fl_unmap(x, FL_READ);
     out->n = 1;
-    return x && (out->t[0] = x) &&
-           corpus_add(user, fl_data(x), x->shape[1], digit, speaker_of(name + 1, strcspn(name + 1, "_")));
+    out->t[0] = x;
+    return ok;
 }
 
 static bool load_list(const char *dir, const char *name, corpus *c) {
@@ -296,11 +300,11 @@ static fl_tensor *emissions(fl_nn_module *net, const fl_speech_features *f, cons
 }
 
 /* Greedy decoding: equal neighbours merged, blanks removed, separators become spaces. */
-static void greedy(const fl_tensor *logp, char *text, size_t size) {
-    const float *p = fl_data(logp);
+static bool greedy(fl_tensor *logp, char *text, size_t size) {
+    const float *p = fl_map(logp, FL_READ);
     int last = BLANK;
     size_t n = 0;
-    for (int64_t t = 0; t < logp->shape[0]; t++) {
+    for (int64_t t = 0; p && t < logp->shape[0]; t++) {
         int best = 0;
         for (int k = 1; k < CLASSES; k++)
             if (p[t * CLASSES + k] > p[t * CLASSES + best]) best = k;
@@ -308,6 +312,8 @@ static void greedy(const fl_tensor *logp, char *text, size_t size) {
         last = best;
     }
     text[n] = 0;
+    if (p) fl_unmap(logp, FL_READ);
+    return p != NULL;
 }
 
 /* The digit with the most likely spelling. */
@@ -353,10 +359,15 @@ static int64_t words_of(fl_speech_decoder *d, int64_t *word) {
     return n;
 }
 
-static int64_t decode(fl_speech_decoder *d, const fl_tensor *logp, int64_t *word) {
-    if (!fl_speech_decoder_begin(d) || !fl_speech_decoder_step(d, fl_data(logp), logp->shape[0]) ||
-        !fl_speech_decoder_end(d))
-        return -1;
+static bool decoder_step(fl_speech_decoder *d, fl_tensor *logp) {
+    const float *p = fl_map(logp, FL_READ);
+    const bool ok = p && fl_speech_decoder_step(d, p, logp->shape[0]);
+    if (p) fl_unmap(logp, FL_READ);
+    return ok;
+}
+
+static int64_t decode(fl_speech_decoder *d, fl_tensor *logp, int64_t *word) {
+    if (!fl_speech_decoder_begin(d) || !decoder_step(d, logp) || !fl_speech_decoder_end(d)) return -1;
     return words_of(d, word);
 }
 
@@ -381,7 +392,10 @@ static fl_tensor *stream_outputs(streamer *l, const float *sound, int64_t n, boo
     if (!x || !fl_heap_grow(&l->frame, &l->cap, (l->n + x->shape[0] + 1) * BANDS, sizeof *l->frame))
         return NULL;
     x = scaled(x);
-    memcpy(l->frame + l->n * BANDS, fl_data(x), (size_t)fl_numel(x) * sizeof(float));
+    const float *frame = x ? fl_map(x, FL_READ) : NULL;
+    if (!frame) return NULL;
+    memcpy(l->frame + l->n * BANDS, frame, (size_t)fl_numel(x) * sizeof *frame);
+    fl_unmap(x, FL_READ);
     l->n += x->shape[0];
     const int64_t all = l->first + l->n, old = l->given;
     const int64_t ready = end           ? (all + 1) / SUBSAMPLING
@@ -408,7 +422,7 @@ static bool decode_stream(streamer *l, fl_speech_decoder *d, const utterance *u,
         piece = piece < u->n - at ? piece : u->n - at;
         fl_scope s = fl_scope_begin();
         fl_tensor *logp = stream_outputs(l, u->sound + at, piece, at + piece == u->n);
-        ok = logp && fl_speech_decoder_step(d, fl_data(logp), logp->shape[0]) && (k = words_of(d, now)) >= 0;
+        ok = logp && decoder_step(d, logp) && (k = words_of(d, now)) >= 0;
         if (ok && shows && k != before)
             printf("%6.2f s:", (double)(at + piece) / RATE), print_words(now, before = k);
         fl_scope_end(&s);
@@ -444,15 +458,18 @@ static bool test_utterance(const corpus *c, int64_t i, bool string, utterance *u
 }
 
 /* Adds an utterance to the page: reference, hypothesis, features, and the alignment of the letters. */
-static bool show(page *p, const fl_speech_features *f, const utterance *u, const fl_tensor *logp,
+static bool show(page *p, const fl_speech_features *f, const utterance *u, fl_tensor *logp,
                  const char *text, const int64_t *word, int64_t n) {
     static const char *const pause = "-";
     fl_speech_span span[8 * MAX_STRING];
     fl_data_edits e = {0};
     int64_t target[MAX_STRING];
     for (int i = 0; i < u->digits; i++) target[i] = u->digit[i];
-    const double score = fl_speech_align(fl_data(logp), logp->shape[0], CLASSES, u->letter, u->letter_count,
-                                         span, NULL, .blank = BLANK);
+    const float *emission = fl_map(logp, FL_READ);
+    if (!emission) return false;
+    const double score = fl_speech_align(emission, logp->shape[0], CLASSES, u->letter, u->letter_count, span,
+                                         NULL, .blank = BLANK);
+    fl_unmap(logp, FL_READ);
     if (isnan(score)) fl_error_clear(); /* more letters than frames */
     fl_tensor *x = features_of(f, fl_from_host(u->sound, FL_SHAPE(u->n), FL_F32));
     if (!x || !fl_data_edits_add(&e, word, n, target, u->digits)) return false;
@@ -464,7 +481,7 @@ static bool show(page *p, const fl_speech_features *f, const utterance *u, const
     page_put(p, "; heard:");
     for (int64_t i = 0; i < n; i++) page_put(p, " %s", words[word[i]]);
     page_put(p, "; letters: %s; score %.3f a frame", *text ? text : pause, -unlikely);
-    page_picture(p, fl_data(x), x->shape[0], BANDS);
+    page_picture(p, x);
     for (int64_t i = 0; i < u->letter_count && !isnan(score); i++)
         page_mark(p, (double)(span[i].begin * SUBSAMPLING), (double)(span[i].end * SUBSAMPLING),
                   letters[u->letter[i]], span[i].confidence);
@@ -490,11 +507,11 @@ static bool run_test(test_run *x, const corpus *c, int64_t i, bool string, const
     if ((ok = logp != NULL)) {
         char said[1024], guess[MOST_WORDS * 6];
         const char *const name = speakers[u.speaker];
-        greedy(logp, text, sizeof text);
+        ok = greedy(logp, text, sizeof text);
         for (int k = 0; k < u.digits; k++) target[k] = u.digit[k];
         text_of(target, u.digits, said, sizeof said);
         *word = string ? 0 : likeliest(logp);
-        ok = (!string || (n = decode(x->decoder, logp, word)) >= 0) &&
+        ok = ok && (!string || (n = decode(x->decoder, logp, word)) >= 0) &&
              fl_speech_scores_add(s->greedy, name, text, said) &&
              fl_speech_scores_add(s->lexicon, name, text_of(word, n, guess, sizeof guess), said);
     }

@@ -32,19 +32,23 @@ static inline bool page_end(page *p) {
 }
 
 /* Draws x [frames, bands], the minimum white, the maximum black. Follow it by marks, then page_end. */
-static inline void page_picture(page *p, const float *x, int64_t frames, int64_t bands) {
+static inline void page_picture(page *p, fl_tensor *features) {
     char size[60];
     double low = INFINITY, high = -INFINITY;
-    for (int64_t i = 0; i < frames * bands; i++)
+    const int64_t frames = features->shape[0], bands = features->shape[1];
+    const float *x = fl_map(features, FL_READ);
+    for (int64_t i = 0; x && i < frames * bands; i++)
         low = fmin(low, (double)x[i]), high = fmax(high, (double)x[i]);
     fl_scope s = fl_scope_begin();
     fl_tensor *image = fl_empty(FL_SHAPE(1, bands, frames), FL_U8);
-    uint8_t *b = image ? fl_data(image) : NULL;
+    uint8_t *b = x && image ? fl_map(image, FL_WRITE) : NULL, *pixels = b;
     for (int64_t k = 0; b && k < bands; k++)
         for (int64_t t = 0; t < frames; t++) {
             const double v = ((double)x[t * bands + bands - 1 - k] - low) / (high - low);
             *b++ = (uint8_t)(v > 0 ? 255 - 255 * v : 255);
         }
+    if (x) fl_unmap(features, FL_READ);
+    if (pixels) fl_unmap(image, FL_WRITE);
     snprintf(size, sizeof size, "width=%lld height=%lld", (long long)(PAGE_ZOOM * frames),
              (long long)(PAGE_ZOOM * bands));
     page_put(p, "<div>");

@@ -29,7 +29,9 @@ int main(int argc, char **argv) {
     const float *p = NULL;
     fl_speech_vad *v = fl_speech_vad_load(weights);
     fl_tensor *x = v ? fl_speech_load_audio(file, .rate = FL_SPEECH_VAD_RATE, .channel = -1) : NULL;
-    const int64_t n = x ? fl_speech_vad_push(v, fl_data(x), fl_numel(x), true, &p) : -1;
+    const float *sound = x ? fl_map(x, FL_READ) : NULL;
+    const int64_t n = sound ? fl_speech_vad_push(v, sound, fl_numel(x), true, &p) : -1;
+    if (sound) fl_unmap(x, FL_READ);
     for (int64_t i = 0; i < n && !segments; i++) printf("%.6f\n", (double)p[i]);
     fl_speech_segment *out = n >= 0 && segments ? fl_heap_alloc((size_t)n * sizeof *out + 1) : NULL;
     for (int64_t k = 0, found = out ? fl_speech_segments_opt(p, n, out, o) : 0; k < found; k++)
