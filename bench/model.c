@@ -153,9 +153,10 @@ typedef struct figures {
     long long rss;       /* most bytes of the process */
 } figures;
 
-/* What the clock says once the device is through with all that it was given. */
+/* What the clock says once the device is through with all that it was given, and deferred calls have run. */
 static double now(void) {
     const fl_backend *b = fl_backend_at(fl_backend_default());
+    if (!fl_sync(NULL)) fprintf(stderr, "%s\n", fl_error()), exit(1);
     if (b->sync && !b->sync(b)) fprintf(stderr, "%s\n", fl_error()), exit(1);
     return fl_data_now();
 }
@@ -230,6 +231,7 @@ static void step(const settings *s, fl_nn_module *net, fl_optim *optim, const mo
 static double memory_of(const settings *s, fl_nn_module *net, fl_optim *optim,
                         const model_batch *batch) {
     if (optim) fl_optim_zero_grad(optim);
+    now();
     fl_mem_manager *m = manager_of(batch);
     fl_mem_stats_reset_peak(m);
     const int64_t before = fl_mem_stats_of(m).in_use;
@@ -237,6 +239,7 @@ static double memory_of(const settings *s, fl_nn_module *net, fl_optim *optim,
     if (optim) fl_backward(loss_of(s, net, batch));
     else fl_nn_forward(net, fv_const(batch->t[0]));
     fl_scope_end(&scope);
+    now();
     return (double)(fl_mem_stats_of(m).peak_in_use - before);
 }
 
