@@ -987,8 +987,10 @@ static fl_var *fv__record_applied(const fl_formula_args *a, fl_var *const *x, fl
     const int n = a->program.n_in;
     fl_var *saved[FL__APPLY_INPUTS] = {NULL};
     uint32_t blocked = 0, reads = 0;
-    bool tracked = value && fl_grad_enabled() && fl_dtype_is_float(value->dtype);
-    for (int i = 0; tracked && i < n; i++) {
+    bool tracked = false;
+    for (int i = 0; i < n; i++) tracked |= x[i]->requires_grad;
+    if (!tracked || !value || !fl_grad_enabled() || !fl_dtype_is_float(value->dtype)) return fv_const(value);
+    for (int i = 0; i < n; i++) {
         fl__applied room;
         if (!x[i]->requires_grad) continue;
         const fl__applied *d = fl__derivative_of(a, 1u << i, &room);
