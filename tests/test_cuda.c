@@ -518,10 +518,11 @@ TEST(large_operands_give_what_the_cpu_gives) {
                 printf("  kind %d, number %d: %g, not %g\n", kind, i, got[kind][i], want[kind][i]);
 }
 
-/* bench/README.md has this list. Only what has no composition is copied to the cpu. */
+/* bench/README.md has this list, but for formula, which is composed. Only what has no composition is copied to
+   the cpu. */
 TEST(what_the_cpu_alone_has_a_kernel_for_is_known) {
     static const char *const known[] = {"lu_factor", "solve", "solve_triangular", "cholesky", "qr",
-                                        "svd", "eigh", "eig"};
+                                        "svd", "eigh", "eig", "formula"};
     NEEDS_CUDA;
     const int cuda = fl_backend_default();
     CHECK(fl_lattice_register());
