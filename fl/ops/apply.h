@@ -12,8 +12,11 @@
      computed. b8 inputs are conditions, which are 0 or 1 as numbers.
    - The branches of an if are both computed. Loops are unrolled: after a constant number of rounds their
      condition must be false whatever the inputs are, as in for (int i = 0; i < 9 && r < 4; i++).
-   Inputs broadcast, and results have the bits of the same expression in ops. A derivative is a formula too:
-   the gradients of all inputs take one pass, and what a branch computes in vain does not reach them.
+   Inputs broadcast, and results have the bits of the same expression in ops (f16, bf16 and narrow integers
+   are rounded once, at the end). A derivative is a formula too, in forward mode: what a branch computes in
+   vain does not reach it, and those by up to 4 inputs take one pass if they fit one program; else one pass
+   each, or ops. It multiplies in another order than the tape, so its last bits may differ from those of fv_
+   ops.
 
    Record:
      formula (fl_formula_args)  the inputs of a program (fl/tensor/formula.h) -> its outputs */
