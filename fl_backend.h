@@ -320,8 +320,8 @@ typedef struct fl_backend fl_backend;
 typedef struct fl_replay {
     bool (*run)(void *user); /* runs the calls one by one */
     void *user;
-    fl_rng from;             /* calls that draw take their numbers from this generator's next `draws` blocks, */
-    uint64_t draws;          /* in the same places each time */
+    fl_rng from;             /* calls that draw take the numbers of this generator's next blocks, in the same */
+    uint64_t draws;          /* places each time; their number */
 } fl_replay;
 /* A slot: the kernel of one op.
    Outputs  have shape, dtype and strides, but no storage: an eager slot calls fl_out_make(out) first (no
@@ -818,7 +818,7 @@ int fl_stream(int n) {
     const uint64_t flags = fl__thread_context.flags;
     if (n < 0 || n > 255) return fl_err_false("fl_stream: n must be in [0, 255], got %d", n), -1;
     fl__thread_context.flags = (flags & ~((uint64_t)255 << 16)) | (uint64_t)n << 16;
-    return (int)(flags >> 16 & 255);
+    return fl__call_stream(flags);
 }
 
 FL_PRIVATE bool fl__of_bf16(void) { return fl__thread_context.flags & FL__OF_BF16; }

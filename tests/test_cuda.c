@@ -518,8 +518,8 @@ TEST(large_operands_give_what_the_cpu_gives) {
                 printf("  kind %d, number %d: %g, not %g\n", kind, i, got[kind][i], want[kind][i]);
 }
 
-/* bench/README.md has this list, but for formula, which is composed. Only what has no composition is copied to
-   the cpu. */
+/* bench/README.md has this list, but for formula, which is composed. Only what has no composition is copied
+   to the cpu. */
 TEST(what_the_cpu_alone_has_a_kernel_for_is_known) {
     static const char *const known[] = {"lu_factor", "solve", "solve_triangular", "cholesky", "qr",
                                         "svd", "eigh", "eig", "formula"};
@@ -879,7 +879,8 @@ static void train_graph(graph_run *r, fl_graph *g, bool replays, int64_t *launch
             fl_drop(loss);
             loss = fl_keep(fv_value(y));
             CHECK(!g || fl_graph_end(g));
-            if (g && step > 1 && !CHECK(fl_graph_ready(g))) printf("  step %d: %s\n", step, fl_graph_reason(g));
+            if (g && step > 1 && !CHECK(fl_graph_ready(g)))
+                printf("  step %d: %s\n", step, fl_graph_reason(g));
         }
         if (cuda_emu_launches && step > 5) *launches += cuda_emu_launches() - before;
         CHECK(fl_version_of(fv_value(w)) == version + 1);

@@ -138,7 +138,7 @@ static const char *const mode_names[MODES] = {"eager", "lazy", "rounds", "replay
 typedef struct outcome {
     bits bits;
     double ms;           /* processor time of a step, the least of the last two */
-    int64_t peak, calls; /* bytes above the start in the last two steps; calls that ran in the steps 3 and 4 */
+    int64_t peak, calls; /* bytes above the start in the last two steps; calls that ran in steps 3 and 4 */
     int64_t launches;    /* of the emulated device, in the last step */
     int replays;
     char reason[400];

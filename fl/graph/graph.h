@@ -370,6 +370,7 @@ static bool fl__plan_bind(fl__plan *p, bool copies) {
     return p->bound = true;
 }
 
+/* A handle of all bytes of b. */
 static fl_tensor fl__whole_of(fl_buffer *b, int backend) {
     return (fl_tensor){.dtype = FL_U8, .backend = (uint8_t)backend, .ndim = 1, .shape = {(int64_t)b->bytes},
                        .stride = {1}, .buffer = b};
@@ -382,7 +383,8 @@ static bool fl__plan_copy_outputs(const fl__plan *p, const fl_graph_list *to) {
         const fl_graph_value *v = &l->value[i];
         fl_buffer *b = to->value[i].buffer;
         if (v->role != FL_GRAPH_OUTPUT || !v->planned || !b || b->state != FL_RESIDENT) continue;
-        fl_tensor dst = fl__whole_of(b, v->handle->backend), src = fl__whole_of(v->planned, v->handle->backend);
+        const int backend = v->handle->backend;
+        fl_tensor dst = fl__whole_of(b, backend), src = fl__whole_of(v->planned, backend);
         if (!p->launcher->move(p->launcher, &dst, &src))
             return fl_error() ? false : fl_fail("fl_graph: backend '%s' does not copy", p->launcher->name);
     }

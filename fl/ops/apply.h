@@ -364,7 +364,7 @@ static bool fl__expect(fl__source *p, const char *s) {
     return fl__bad(p, p->at, what) >= 0;
 }
 
-/* Reads a name; its length, 0 if there is none. */
+/* Reads a name. Returns its length, 0 if there is none. */
 static size_t fl__name(fl__source *p, const char **name) {
     size_t n = 0;
     fl__spaces(p);
@@ -759,9 +759,9 @@ static bool fl__parse_function(fl__source *p, int n) {
     return fl__source_end(p);
 }
 
-/* The program of a text for n inputs, of which bit i of `conditions` says that input i is one. *room is
-   where it is made if it cannot be kept. NULL after fl_fail. */
-static const fl__applied *fl__applied_of(const char *text, int n, uint32_t conditions, fl__applied *room) {
+/* The program of a text for n inputs; bit i of `conditions`: input i is a condition. *space is where it is
+   made if it cannot be kept. NULL after fl_fail. */
+static const fl__applied *fl__applied_of(const char *text, int n, uint32_t conditions, fl__applied *space) {
     const size_t bytes = strnlen(text, FL__APPLY_TEXT + 1);
     if (bytes > FL__APPLY_TEXT) {
         fl_fail("fl_apply: the text is longer than %d bytes", FL__APPLY_TEXT);
@@ -770,13 +770,13 @@ static const fl__applied *fl__applied_of(const char *text, int n, uint32_t condi
     const fl__kept_key key = fl__kept_key_of(text, bytes, (uint64_t)n << 32 | conditions);
     const fl__applied *kept = fl__kept_get(&key);
     if (kept) return kept;
-    fl__source p = {.text = text, .at = text, .to = room, .n_locals = FL__PARAMETER};
-    memset(room, 0, sizeof *room);
-    fl_formula_build(&p.b, &room->args.program, n, conditions);
+    fl__source p = {.text = text, .at = text, .to = space, .n_locals = FL__PARAMETER};
+    memset(space, 0, sizeof *space);
+    fl_formula_build(&p.b, &space->args.program, n, conditions);
     p.now.of[FL__RESULT] = FL__UNSET;
     p.now.of[FL__RETURNED] = FL__FALSE;
     if (!fl__parse_function(&p, n)) return NULL;
-    return fl__keep_applied(&key, room);
+    return fl__keep_applied(&key, space);
 }
 
 /* ---- derivatives: forward mode over a program ---- */
@@ -887,13 +887,13 @@ static bool fl__derive(const fl_formula_args *a, uint32_t wanted, fl__applied *t
     return true;
 }
 
-static const fl__applied *fl__derivative_of(const fl_formula_args *a, uint32_t wanted, fl__applied *room) {
+static const fl__applied *fl__derivative_of(const fl_formula_args *a, uint32_t wanted, fl__applied *space) {
     const fl__kept_key key = fl__kept_key_of(a, sizeof *a, ~(uint64_t)wanted);
     const fl__applied *kept = fl__kept_get(&key);
     if (kept) return kept;
-    memset(room, 0, sizeof *room);
-    room->fits = fl__derive(a, wanted, room);
-    return fl__keep_applied(&key, room);
+    memset(space, 0, sizeof *space);
+    space->fits = fl__derive(a, wanted, space);
+    return fl__keep_applied(&key, space);
 }
 
 /* ---- on tensors ---- */
@@ -949,9 +949,9 @@ static fl_dtype fl__apply_kind(const char *text, const fl__applied *f, fl_tensor
     return fl_raise(), FL_DTYPE_NONE;
 }
 
-/* fl_apply, which sets *f to the program, maybe in *room. */
+/* fl_apply, which sets *f to the program, maybe in *space. */
 static fl_tensor *fl__apply(const char *text, fl_tensor *const *given, int n, const fl__applied **f,
-                            fl__applied *room) {
+                            fl__applied *space) {
     fl_tensor *in[FL__APPLY_INPUTS], *y;
     const fl_tensor *like = NULL;
     uint32_t conditions = 0;
@@ -967,7 +967,7 @@ static fl_tensor *fl__apply(const char *text, fl_tensor *const *given, int n, co
         if (like) alike &= fl__is_alike(in[i], like);
     }
     if (!like && !(like = in[0] = fl_materialise(in[0]))) return NULL;
-    if (!(*f = fl__applied_of(text, n, conditions, room))) return fl_raise();
+    if (!(*f = fl__applied_of(text, n, conditions, space))) return fl_raise();
     if (alike && (*f)->op)
         return n == 1 ? fl_unary_op((*f)->op, in[0]) : fl_binary_op((*f)->op, in[0], in[1]);
     if (alike && !(*f)->whole && fl_dtype_is_float(like->dtype))
@@ -979,8 +979,8 @@ static fl_tensor *fl__apply(const char *text, fl_tensor *const *given, int n, co
 
 fl_tensor *fl_apply(const char *text, fl_tensor *const *in, int n) {
     const fl__applied *f;
-    fl__applied room;
-    return fl__apply(text, in, n, &f, &room);
+    fl__applied space;
+    return fl__apply(text, in, n, &f, &space);
 }
 
 /* ---- on variables ---- */
@@ -994,9 +994,9 @@ static fl_var *fv__record_applied(const fl_formula_args *a, fl_var *const *x, fl
     for (int i = 0; i < n; i++) tracked |= x[i]->requires_grad;
     if (!tracked || !value || !fl_grad_enabled() || !fl_dtype_is_float(value->dtype)) return fv_const(value);
     for (int i = 0; i < n; i++) {
-        fl__applied room;
+        fl__applied space;
         if (!x[i]->requires_grad) continue;
-        const fl__applied *d = fl__derivative_of(a, 1u << i, &room);
+        const fl__applied *d = fl__derivative_of(a, 1u << i, &space);
         if (!d) return fl_raise();
         blocked |= d->zero;
         reads |= d->fits ? d->args.program.reads : a->program.reads;
@@ -1012,12 +1012,12 @@ fl_var *fv_apply(const char *text, fl_var *const *in, int n) {
     fl_var *x[FL__APPLY_INPUTS];
     fl_tensor *t[FL__APPLY_INPUTS];
     const fl__applied *f = NULL;
-    fl__applied room;
+    fl__applied space;
     const int count = in && n > 0 && n <= FL__APPLY_INPUTS ? n : 0;
     for (int i = 0; i < count; i++) x[i] = in[i];
     if (!fv_autocast(fl_op_formula, x, count)) return NULL;
     for (int i = 0; i < count; i++) t[i] = fv_value(x[i]);
-    fl_tensor *y = fl__apply(text, in ? t : NULL, n, &f, &room);
+    fl_tensor *y = fl__apply(text, in ? t : NULL, n, &f, &space);
     return y ? fv__record_applied(&f->args, x, y) : NULL;
 }
 
@@ -1053,9 +1053,9 @@ static fl_var *fv__chain_gradient(const fl_formula_args *a, int i, fl_var *const
    error. */
 static bool fv__gradients(fl_node *n, const fl_formula_args *a, uint32_t wanted, fl_var *const *x,
                           fl_var *dy) {
-    fl__applied room;
+    fl__applied space;
     fl_tensor *t[FL__APPLY_INPUTS], *g[FL_FORMULA_OUTPUTS];
-    const fl__applied *d = fl__derivative_of(a, wanted, &room);
+    const fl__applied *d = fl__derivative_of(a, wanted, &space);
     if (!d || !d->fits) return false;
     for (int i = 0; i < d->args.program.n_in; i++) t[i] = fv_value(x[i]);
     const fl_shape shape = fl_shape_of(dy->value);
@@ -1079,9 +1079,9 @@ static void fv__applied_back(fl_node *n, fl_var *dy) {
     x[count] = dy;
     if (fl_error() || (!fl_grad_enabled() && fv__gradients(n, a, wanted, x, dy))) return;
     for (int i = 0; i < count && !fl_error(); i++) {
-        fl__applied room;
+        fl__applied space;
         if (!(wanted >> i & 1)) continue;
-        const fl__applied *d = fl__derivative_of(a, 1u << i, &room);
+        const fl__applied *d = fl__derivative_of(a, 1u << i, &space);
         if (!d || d->zero >> i & 1) continue;
         fv_add_grad(n, i, d->fits ? fv__run_applied(&d->args, x, dy) : fv__chain_gradient(a, i, x, dy));
     }

@@ -493,7 +493,8 @@ FL_API bool fl_profile_save(const char *path) {
     if (!path) return fl_fail("fl_profile_save: path is NULL");
     if (!__atomic_load_n(&fl__profile.number, __ATOMIC_ACQUIRE))
         return fl_fail("fl_profile_save: no profile is running: call fl_profile_begin first");
-    return fl__await_all_calls() && fl_write_file_atomic("fl_profile_save", path, fl__profile_put_trace, NULL);
+    if (!fl__await_all_calls()) return false;
+    return fl_write_file_atomic("fl_profile_save", path, fl__profile_put_trace, NULL);
 }
 
 #endif

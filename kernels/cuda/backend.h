@@ -21,8 +21,8 @@
    The kernels here are simple, and slow where stated: no 16-byte loads; one block reduces each output, one
    thread scans or scatters each line, except for sums at indices shared by all lines; convolutions are
    direct. layers.h, attention.h, ctc.h, fft.h and recurrent.h have the slots of registered ops, step.h those
-   launched in batches, graph.h sequences of calls that are launched as one. Products, convolutions and attention use
-   cuBLASLt (lt.h) and cuDNN (dnn.h) if they are installed. */
+   launched in batches, graph.h sequences of calls that are launched as one. Products, convolutions and
+   attention use cuBLASLt (lt.h) and cuDNN (dnn.h) if they are installed. */
 #ifndef FL_CUDA_BACKEND_H
 #define FL_CUDA_BACKEND_H
 #ifdef FL_STATIC
@@ -126,7 +126,7 @@ static int fl__cuda_ordinal(const fl_backend *self) {
 
 static void *fl__cuda_stream(int device) {
     void *stream = NULL;
-    const char *why = flk_use_stream(device, (int)(fl_flags() >> 16 & 255), &stream);
+    const char *why = flk_use_stream(device, fl__call_stream(fl_flags()), &stream);
     return why ? fl_fail("cuda: %s", why), NULL : stream;
 }
 

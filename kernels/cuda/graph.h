@@ -3,8 +3,9 @@
    The replay hook of the backend, which fl_graph uses for its replays and for rounds that repeat. The first
    time the calls run one by one, and fill a memory pool of the graph with their workspaces; the second time
    they are captured, then launched; from then on they are only launched. Where they cannot be captured (a
-   call makes the host wait, or needs memory that the first run did not), they go on one by one. Random
-   numbers: captured kernels add a word on the device to the counters of their draws, which a launch sets. */
+   call makes the host wait, or needs memory that the first run did not), they go on one by one, and the log
+   says why at level FL_LOG_INFO. Random numbers: captured kernels add a word on the device to the counters
+   of their draws, which a launch sets. */
 #ifndef FL_CUDA_GRAPH_H
 #define FL_CUDA_GRAPH_H
 #include "backend.h"
@@ -101,20 +102,28 @@ static bool fl__cuda_graph_capture(fl__cuda_graph *g, const fl_replay *r) {
     const bool failed = fl_error() != NULL;
     const fl_device *device = fl__cuda_device(g->device);
     const fl_mem_info info = {.device = device, .stream = g->stream, .op = "graph", .lifetime = 3};
-    if (!g->word && !(g->word = fl_buffer_new(sizeof(uint64_t), &info))) return false;
+    if (!g->word && !(g->word = fl_buffer_new(sizeof(uint64_t), &info))) {
+        if (!failed) fl_error_clear(); /* the next time perhaps */
+        return false;
+    }
     g->first = r->from;
     g->draws = r->draws;
-    g->spoilt = flk_sync_all() || flk_capture(g->stream, g->word->ptr);
+    const char *why = flk_sync_all();
+    if (!why) why = flk_capture(g->stream, g->word->ptr);
+    g->spoilt = why != NULL;
     if (!g->spoilt) {
         fl__cuda_memory_for(device, g, true);
         fl__cuda_capturing = g;
         const bool ok = r->run(r->user);
         fl__cuda_capturing = NULL;
         fl__cuda_memory_for(NULL, NULL, false);
-        g->spoilt |= flk_captured(g->stream, &g->graph) || !ok;
+        why = flk_captured(g->stream, &g->graph);
+        g->spoilt |= why || !ok;
         fl__cuda_memory_born(device, g, fl__cuda_graph_add_born, g);
     }
     if (!g->spoilt) return true;
+    fl_log_message(FL_LOG_INFO, "cuda: a step cannot be captured, its calls run one by one: %s",
+                   !failed && fl_error() ? fl_error() : why ? why : "out of memory");
     fl__cuda_graph_reset(g);
     fl__cuda_memory_end(device, g, g->stream);
     if (!failed) fl_error_clear();
