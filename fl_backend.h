@@ -296,6 +296,8 @@ FL_PRIVATE bool fl__flags_return(uint64_t flags);
 /* fl_mem_info.lifetime of results of a call in that state, and its stream (fl_stream). */
 FL_PRIVATE int fl__call_lifetime(uint64_t state);
 FL_PRIVATE int fl__call_stream(uint64_t state);
+/* Number of times that a backend's table was installed. */
+FL_PRIVATE int64_t fl__table_changes(void);
 /* True if a watcher or hook sees the calls of this thread. */
 FL_PRIVATE bool fl__is_watched(void);
 #ifndef __cplusplus
@@ -1334,6 +1336,12 @@ static fl_op fl__lost_slot(const fl_backend *b, const fl_backend *now) {
 
 static uint32_t fl__override_state; /* incremented when a table with overrides is installed; atomic */
 
+static int64_t fl__tables_installed; /* atomic */
+
+FL_PRIVATE int64_t fl__table_changes(void) {
+    return __atomic_load_n(&fl__tables_installed, __ATOMIC_RELAXED);
+}
+
 bool fl_backend_use(const fl_backend *b, fl_backend *old) {
     if (!b || !b->name) return fl_err_false("fl_backend_use: the backend or its name is NULL");
     if (!b->op[FL_OP_copy])
@@ -1354,6 +1362,7 @@ bool fl_backend_use(const fl_backend *b, fl_backend *old) {
     if (old) memset(old, 0, sizeof *old);
     if (old && at < fl__n_backends) *old = fl__backends[at];
     if (b != &fl__backends[at]) fl__backends[at] = *b;
+    __atomic_fetch_add(&fl__tables_installed, 1, __ATOMIC_RELAXED);
     fl__backends[at].shipped_ = false;
     if (b->overridden_) __atomic_fetch_add(&fl__override_state, 1, __ATOMIC_RELAXED);
     if (at == fl__n_backends) fl__n_backends++;

@@ -17,6 +17,7 @@
    Contents:
      fl/graph/list.h    the list of calls and values, printing
      fl/graph/lazy.h    deferred execution: fl_lazy, fl_eval, passes
+     fl/graph/group.h   groups of element-wise calls
      fl/graph/plan.h    memory plans
      fl/graph/graph.h   static execution: fl_graph_begin, fl_graph_end, fl_graph_replay */
 #if defined(FL_CALLS_H) && !defined(FL_GRAPH_DECLARED)

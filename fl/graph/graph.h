@@ -67,6 +67,9 @@ typedef struct fl__plan {
     fl_buffer *arena[FL__ARENAS]; /* memory of values, one per device; none before the first replay */
     int n_arenas;
     bool bound, copies; /* its calls use that memory; for outputs too */
+    fl__order *order; /* of the calls, in groups; NULL: as they are */
+    bool grouped;     /* has been looked for */
+    bool in_groups;   /* is how replays run */
     const fl_backend *launcher; /* that can launch the calls as one; NULL: none can */
     void *launch;               /* what it has recorded */
 } fl__plan;
@@ -122,6 +125,7 @@ static void fl__plan_drop_results(fl__plan *p) {
 static void fl__plan_free(fl__plan *p) {
     if (!p) return;
     fl__plan_drop(p);
+    fl__order_free(p->order);
     fl__list_free(&p->list);
     fl_heap_free(p);
 }
@@ -300,8 +304,9 @@ static bool fl__plan_arrange(fl__plan *p, const fl_device *d, void *stream, fl_p
     for (int64_t i = 0; i < l->n_values; i++) {
         const fl_graph_value *v = &l->value[i];
         if (v->offset < 0 || v->device != d) continue;
-        value[n++] = (fl_plan_value){.bytes = v->bytes, .first = v->first,
-                                     .last = v->role == FL_GRAPH_OUTPUT ? (int)l->n : v->last};
+        value[n++] = (fl_plan_value){.bytes = v->bytes, .first = p->in_groups ? p->order->first[i] : v->first,
+                                     .last = v->role == FL_GRAPH_OUTPUT ? (int)l->n :
+                                             p->in_groups ? p->order->last[i] : v->last};
     }
     const int64_t bytes = fl_plan_memory(value, n);
     if (bytes < 0) return false;
@@ -331,7 +336,7 @@ static bool fl__plan_allocate(fl__plan *p) {
     for (int64_t i = 0; i < l->n_values; i++) {
         fl_graph_value *v = &l->value[i];
         const bool planned = v->role == FL_GRAPH_TEMPORARY || (v->role == FL_GRAPH_OUTPUT && p->copies);
-        v->offset = planned && v->first >= 0 ? 0 : -1;
+        v->offset = planned && (p->in_groups ? p->order->first[i] : v->first) >= 0 ? 0 : -1;
     }
     for (int64_t i = 0; ok && i < l->n_values; i++)
         if (l->value[i].offset >= 0 && !fl__plan_has(p, l->value[i].device))
@@ -353,10 +358,13 @@ static bool fl__plan_allocate(fl__plan *p) {
 /* Makes the calls' handles refer to the memory of replays, or (copies) of rounds that are launches. */
 static bool fl__plan_bind(fl__plan *p, bool copies) {
     fl_graph_list *l = &p->list.l;
-    if (p->bound && p->copies == copies) return true;
+    const bool grouped = p->order && !fl__is_watched(); /* watchers see the calls of the program */
+    const bool in_groups = grouped && fl__order_fits(p->order, l);
+    if (p->bound && p->copies == copies && p->in_groups == in_groups) return true;
     fl__plan_unbind(p);
     p->copies = copies;
     p->launcher = fl__plan_launcher(l);
+    p->in_groups = in_groups;
     if (!fl__plan_allocate(p)) return fl__plan_unbind(p), false;
     for (int64_t i = 0; i < l->n; i++) {
         const fl_graph_call *c = &l->call[i];
@@ -401,8 +409,10 @@ static bool fl__plan_calls(void *user) {
     fl__plan_rerun *r = user;
     fl__plan *p = r->p;
     bool ok = true;
-    for (int64_t i = 0; i < p->list.l.n; i++) {
-        const fl_graph_call *c = &p->list.l.call[i];
+    fl__grouped_call made;
+    for (int i = 0; i < (p->in_groups ? p->order->n : p->list.l.n); i++) {
+        const fl_graph_call *c =
+            p->in_groups ? fl__order_call(p->order, &p->list.l, i, &made) : &p->list.l.call[i];
         fl_rng *rng = fl_op_rng(c->call.op, (void *)(uintptr_t)c->call.args);
         if (rng && !c->fixed_rng) /* behind a call that failed too: all move together */
             rng->counter += r->from.counter - p->begin.counter;
@@ -548,6 +558,19 @@ static void fl__constants_hold(const fl_graph_list *l, bool hold) {
     }
 }
 
+/* The order in groups of a round of p's calls, made when they come again; NULL: as they are. */
+static const fl__order *fl__round_order(fl__plan *p, const fl__list *l) {
+    if (fl__list_passes() || fl__is_watched()) return NULL;
+    if (p->order && p->order->tables != fl__table_changes()) {
+        fl__plan_unbind(p);
+        fl__order_free(p->order);
+        p->grouped = false;
+    }
+    if (!p->grouped) p->order = fl__order_new(&l->l, 0);
+    p->grouped = true;
+    return p->order && fl__order_fits(p->order, &l->l) ? p->order : NULL;
+}
+
 /* True if l, a round that agrees with p in all that a replay repeats, can be a launch of p's calls. */
 static bool fl__round_fits(fl__plan *p, fl__list *l) {
     fl__list_roles(&l->l);
@@ -597,8 +620,9 @@ FL_API bool fl_graph_end(fl_graph *g) {
     if (p) fl__compare_streams(g, &l->l);
     const bool launches = p && !is_new && !g->reason[0] && fl__round_fits(p, l);
     if (!launches) fl__constants_hold(&l->l, true);
+    const fl__order *order = p && !is_new && !launches ? fl__round_order(p, l) : NULL;
     const bool ok = launches ? fl__round_launch(p, l, g->begin)
-                             : fl__list_run(l, true) && (p || !whole); /* the calls run without a plan too */
+                             : fl__list_run(l, true, order) && (p || !whole); /* without a plan too */
     if (launches) {
         fl__list_release(l);
         p->rounds = ok ? p->rounds + 1 : 0;

@@ -4,6 +4,7 @@
 #endif
 #ifndef FL_GRAPH_LAZY_H
 #define FL_GRAPH_LAZY_H
+#include "group.h"
 #include "list.h"
 
 #ifdef __cplusplus
@@ -13,10 +14,11 @@ extern "C" {
 /* Deferred execution for this thread, until it is turned off or the scope ends: ops check their operands and
    return at once; their kernels run later, in the order of the program, with the same results bit by bit.
    They run before the host accesses a value that waits (fl_map, fl_item, ...) or writes one that a waiting
-   call reads, before an eager op of any thread does, in fl_eval and fl_sync, when 1,024 calls or 64 MiB of
-   results and dropped operands wait, and when the mode or the thread ends. What only data or memory can tell
-   (an index out of range) becomes an error then: of whatever reads the value, or of fl_eval. Watchers,
-   profiler and memory trace see calls when they run, in the module that made them. Backends with a `make`
+   call reads, before an eager op of any thread does, in fl_eval and fl_sync, when 1,024 calls, 64 MiB of
+   results and 32 calls, or 64 MiB of dropped operands wait, and when the mode or the thread ends.
+   Element-wise calls of 4,096 elements or more run in groups (group.h). What only data or memory can tell (an
+   index out of range) becomes an error then: of whatever reads the value, or of fl_eval. Watchers, profiler
+   and memory trace see calls when they run, one by one, in the module that made them. Backends with a `make`
    of their own stay eager. Also on at the start of a program with FL_MODE=lazy in the environment, if it has
    compiled fl.c or calls a function of fl_graph.h. Returns the previous setting. */
 FL_API bool fl_lazy(bool on);
@@ -41,9 +43,9 @@ FL_PRIVATE fl__list *fl__list_begin(const char *fn);
 FL_PRIVATE void fl__list_lock(fl__list *l);
 FL_PRIVATE void fl__list_unlock(fl__list *l);
 /* Runs the calls of l, under its lock, each value dropped after its last use; what else holds stays as it is
-   until fl__list_release, which also empties l. False after fl_fail if a call failed whose error nobody
-   would see with a value, or (all) if any did. */
-FL_PRIVATE bool fl__list_run(fl__list *l, bool all);
+   until fl__list_release, which also empties l. o: their order, NULL: as they are. False after fl_fail if a
+   call failed whose error nobody would see with a value, or (all) if any did. */
+FL_PRIVATE bool fl__list_run(fl__list *l, bool all, const fl__order *o);
 FL_PRIVATE void fl__list_release(fl__list *l);
 FL_PRIVATE int fl__list_passes(void); /* number of passes that see each list */
 /* Installed while this thread records a graph: hears of what the host does that a replay would not repeat.
@@ -94,8 +96,9 @@ static inline void fl__call_leave(const fl_graph_call *c) {
 #include <stdlib.h>
 #include <string.h>
 
-enum { FL__WAITING_CALLS = 1024, FL__WAITING_VALUES = 8 * FL__WAITING_CALLS,
-       FL__WAITING_BYTES = 64 << 20, FL__PASSES = 8, FL__ERROR_TEXT = 1024 /* longest text of an error */ };
+enum { FL__WAITING_CALLS = 1024, FL__WAITING_VALUES = 8 * FL__WAITING_CALLS, FL__WAITING_BYTES = 64 << 20,
+       FL__GROUPED_CALLS = 32, FL__GROUPED_ELEMENTS = 4096, FL__GROUPED_BYTES = 32 << 10,
+       FL__PASSES = 8, FL__ERROR_TEXT = 1024 /* longest text of an error */ };
 
 static fl__list *fl__lists; /* atomic; lists are only added: a thread takes one that an ended thread left */
 
@@ -212,6 +215,32 @@ static bool fl__value_make(const fl_graph_call *c, int v, const fl_tensor *t, fl
     return fl__buffer_arrive(value[v].buffer, &info);
 }
 
+/* True if c reads the value of operand m by that handle alone. */
+static bool fl__is_only_view(const fl_graph_call *c, int m) {
+    for (int k = 0; k < c->call.n_in; k++)
+        if (k != m && c->value[4 + k] == c->value[4 + m]) return false;
+    return true;
+}
+
+/* Lets outputs of c, entry i of the order, have the memory of inputs that die in it, so that a group needs no
+   more memory than its calls did. Returns the bits of those inputs, which must forget their memory then. */
+static uint32_t fl__outputs_steal(fl_graph_list *l, const fl_graph_call *c, int i, const fl__order *o) {
+    uint32_t stolen = 0;
+    for (int k = 0; o->run[i] < 0 && k < c->call.n_out; k++) {
+        const fl_graph_value *y = &l->value[c->value[k]];
+        for (int m = 0; m < c->call.n_in; m++) {
+            const fl_graph_value *x = &l->value[c->value[4 + m]];
+            if (!y->made || y->failed || x->failed || stolen >> m & 1 || o->last[c->value[4 + m]] != i ||
+                !fl__is_only_view(c, m) || !fl__same_handle(c->call.in[m], c->call.out[k]) ||
+                !fl__buffer_steal(y->buffer, x->buffer))
+                continue;
+            stolen |= 1u << m;
+            break;
+        }
+    }
+    return stolen;
+}
+
 static bool fl__call_run(fl_graph_list *l, const fl_graph_call *c) {
     if (c->fn) return c->fn(c->user);
     if (!c->call.op) return true;
@@ -230,12 +259,12 @@ static bool fl__call_run(fl_graph_list *l, const fl_graph_call *c) {
     return fl_call_run_taken(&c->call, c->state);
 }
 
-/* Drops what call i was the last to use and nothing else holds. */
-static void fl__drop_last(fl_graph_list *l, const fl_graph_call *c, int i) {
+/* Drops what c, entry i of the order, was the last to use and nothing else holds. */
+static void fl__drop_last(fl_graph_list *l, const fl_graph_call *c, int i, const fl__order *o) {
     for (int k = 0; k < 4 + c->call.n_in; k++) {
         const int v = k < 4 && k >= c->call.n_out ? -1 : c->value[k];
         fl_graph_value *value = &l->value[v < 0 ? 0 : v];
-        if (v < 0 || value->last != i || !value->buffer ||
+        if (v < 0 || (o ? o->last[v] : value->last) != i || !value->buffer ||
             __atomic_load_n(&value->buffer->refs_, __ATOMIC_ACQUIRE) != FL__WAITED_FOR)
             continue;
         fl__buffer_wait(value->buffer, false);
@@ -249,7 +278,8 @@ static void fl__call_failed(fl_graph_list *l, const fl_graph_call *c) {
         if (c->value[i] >= 0) fl__value_failed(&l->value[c->value[i]]);
 }
 
-FL_PRIVATE bool fl__list_run(fl__list *l, bool all) {
+FL_PRIVATE bool fl__list_run(fl__list *l, bool all, const fl__order *o) {
+    fl__grouped_call made;
     char first[FL__ERROR_TEXT] = "", pending[FL__ERROR_TEXT] = "";
     const bool raised = fl__error_is_raised();
     if (fl_error()) snprintf(pending, sizeof pending, "%s", fl_error());
@@ -260,10 +290,13 @@ FL_PRIVATE bool fl__list_run(fl__list *l, bool all) {
         ok = fl__passes.fn[i](&l->l, fl__passes.user[i]);
     if (!ok) snprintf(first, sizeof first, "%s", fl_error() ? fl_error() : "fl_graph_use: a pass failed");
     fl_error_clear();
-    for (int i = 0; i < l->l.n; i++) {
-        const fl_graph_call *c = &l->l.call[i];
+    for (int i = 0; i < (o ? o->n : l->l.n); i++) {
+        const fl_graph_call *c = o ? fl__order_call(o, &l->l, i, &made) : &l->l.call[i];
         fl__call_enter(&r, c);
+        const uint32_t stolen = o ? fl__outputs_steal(&l->l, c, i, o) : 0;
         const bool done = fl__call_run(&l->l, c);
+        for (int m = 0; stolen >> m; m++)
+            if (stolen >> m & 1) fl__buffer_forget(l->l.value[c->value[4 + m]].buffer);
         fl__call_leave(c);
         if (!done) {
             fl__call_failed(&l->l, c);
@@ -274,7 +307,7 @@ FL_PRIVATE bool fl__list_run(fl__list *l, bool all) {
             ok &= seen;
             fl_error_clear();
         }
-        fl__drop_last(&l->l, c, i);
+        fl__drop_last(&l->l, c, i, o);
     }
     for (int64_t i = 0; i < l->l.n_values; i++) { /* made, and used by no call */
         fl_graph_value *v = &l->l.value[i];
@@ -302,7 +335,10 @@ FL_PRIVATE void fl__list_release(fl__list *l) {
 static bool fl__list_flush(fl__list *l, bool all) {
     if (!l->l.n && !l->l.n_values) return true;
     l->flushes++;
-    const bool ok = fl__list_run(l, all);
+    const bool large = l->bytes + l->others >= FL__GROUPED_BYTES && !fl__list_passes() && !fl__is_watched();
+    fl__order *o = large ? fl__order_new(&l->l, FL__GROUPED_ELEMENTS) : NULL;
+    const bool ok = fl__list_run(l, all, o);
+    fl__order_free(o);
     fl__list_release(l);
     return ok;
 }
@@ -391,9 +427,9 @@ static bool fl__lazy_ended(fl__list *l) {
     return ok;
 }
 
-/* Bytes of results that wait, and of operands that nothing but l holds any more. */
+/* Bytes of operands that nothing but l holds any more. */
 static int64_t fl__list_held(fl__list *l) {
-    int64_t bytes = l->bytes;
+    int64_t bytes = 0;
     l->others = 0;
     for (int64_t i = 0; i < l->l.n_values; i++) {
         const fl_graph_value *v = &l->l.value[i];
@@ -406,7 +442,7 @@ static int64_t fl__list_held(fl__list *l) {
 /* Runs l if enough waits. */
 static bool fl__list_make_room(fl__list *l) {
     const bool full = l->l.n >= FL__WAITING_CALLS || l->l.n_values >= FL__WAITING_VALUES ||
-                      l->bytes >= FL__WAITING_BYTES ||
+                      (l->bytes >= FL__WAITING_BYTES && l->l.n >= FL__GROUPED_CALLS) ||
                       (l->others >= FL__WAITING_BYTES / 4 && fl__list_held(l) >= FL__WAITING_BYTES);
     return !full || l->graph || fl__list_flush(l, false);
 }

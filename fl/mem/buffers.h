@@ -112,6 +112,12 @@ FL_PRIVATE void *fl__buffer_map(fl_buffer *b);
 /* Gives a lazy buffer its memory without its restore: it becomes what fl_buffer_new returns. info->device is
    b's. */
 FL_PRIVATE bool fl__buffer_arrive(fl_buffer *b, const fl_mem_info *info);
+/* Gives a lazy buffer the memory of `from`, of the same size, which only a list holds, and which must forget
+   it before it is dropped. False if that is not possible. */
+FL_PRIVATE bool fl__buffer_steal(fl_buffer *to, const fl_buffer *from);
+static inline void fl__buffer_forget(fl_buffer *stolen) {
+    stolen->ptr = NULL;
+}
 /* References but for those of lists. */
 static inline int fl_buffer_refs(const fl_buffer *b) {
     return __atomic_load_n(&b->refs_, __ATOMIC_ACQUIRE) % FL__WAITED_FOR;
@@ -261,14 +267,25 @@ FL_PRIVATE bool fl__buffer_arrive(fl_buffer *b, const fl_mem_info *info) {
     return true;
 }
 
-FL_API fl_buffer *fl_buffer_keep(fl_buffer *b) {
-    if (b) __atomic_fetch_add(&b->refs_, 1, __ATOMIC_RELAXED);
-    return b;
-}
-
 /* True for a resident host buffer of the caching manager. */
 static bool fl__is_plain(const fl_buffer *b) {
     return b && b->manager == &fl__caching && b->device == &fl__host && !b->pageable && b->ptr;
+}
+
+FL_PRIVATE bool fl__buffer_steal(fl_buffer *to, const fl_buffer *from) {
+    if (to->state != FL_LAZY || !fl__is_plain(from) || fl__tracing() || to->manager != from->manager ||
+        to->device != from->device || to->bytes != from->bytes ||
+        __atomic_load_n(&from->refs_, __ATOMIC_ACQUIRE) != FL__WAITED_FOR)
+        return false;
+    to->ptr = from->ptr;
+    to->restore = NULL, to->tag = NULL, to->state = FL_RESIDENT;
+    __atomic_store_n(&to->pins_, 0, __ATOMIC_RELEASE);
+    return true;
+}
+
+FL_API fl_buffer *fl_buffer_keep(fl_buffer *b) {
+    if (b) __atomic_fetch_add(&b->refs_, 1, __ATOMIC_RELAXED);
+    return b;
 }
 
 FL_API bool fl_buffer_swap(fl_buffer *a, fl_buffer *b) {

@@ -1,0 +1,460 @@
+/* fl/graph/group.h - groups: element-wise calls of a list that run as one call of `formula`
+
+   A group's calls have one shape, one dtype (f32 or f64) and the shipped slots of the cpu backend: a
+   replaced one is called. It runs where the first call comes that must see its results, or change
+   what it reads; what only its calls use is never stored. Groups are made of calls in program order: a call
+   joins the open group that made what it reads, else one that reads the same; two groups that meet in a call
+   are joined if no order forbids it. Their results have the bits of the calls. */
+#ifndef FL_TENSOR_H
+#include "../../fl_tensor.h"
+#endif
+#ifndef FL_GRAPH_GROUP_H
+#define FL_GRAPH_GROUP_H
+#include "../records/formula.h"
+#include "list.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Internal to fl/graph. */
+typedef struct fl__group fl__group;
+/* The order in which a list runs: entry i is call run[i], or group -1 - run[i]. */
+typedef struct fl__order {
+    int *run;
+    int n;
+    int *first, *last; /* of each value: the entries that use it; -1: none, it is never stored */
+    fl__group **group;
+    int64_t n_groups, cap;
+    int64_t tables; /* fl__table_changes() when it was made */
+} fl__order;
+/* The order of l in groups of calls of at least `least` elements; NULL if there is no group, or no memory. */
+FL_PRIVATE fl__order *fl__order_new(const fl_graph_list *l, int64_t least);
+FL_PRIVATE void fl__order_free(fl__order *o);
+/* True if the order, of a list of the same calls, can be l's: only l refers to what it never stores, and no
+   slot was replaced since. */
+FL_PRIVATE bool fl__order_fits(const fl__order *o, const fl_graph_list *l);
+/* Entry i for a list of the same calls as the order's: a call of l, or *made of a group. */
+typedef struct fl__grouped_call {
+    fl_graph_call call;
+    fl_formula_args args;
+} fl__grouped_call;
+FL_PRIVATE const fl_graph_call *fl__order_call(const fl__order *o, const fl_graph_list *l, int i,
+                                               fl__grouped_call *made);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_GRAPH_GROUP_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_GRAPH_GROUP) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_GRAPH_GROUP_IMPL
+#define FL_GRAPH_GROUP_IMPL
+#include <string.h>
+
+enum { FL__GROUP_CALLS = 48, FL__OPEN_GROUPS = 6, FL__GROUP_INPUTS = 8 };
+
+/* Operand k of a call: out[k], or in[k - 4]. */
+typedef struct fl__operand_of {
+    int call, k;
+} fl__operand_of;
+
+struct fl__group {
+    int n_calls, call[FL__GROUP_CALLS];
+    int n_in, n_out, n_numbers;
+    fl__operand_of in[FL__GROUP_INPUTS], out[FL_FORMULA_OUTPUTS];
+    fl__operand_of number[FL_FORMULA_CONSTANTS]; /* weak operands, and the constants that they are */
+    uint8_t constant[FL_FORMULA_CONSTANTS];
+    fl_formula_args args;
+};
+
+/* A value that an open group has computed: its index in the program. */
+typedef struct fl__computed {
+    int value, index;
+    fl__operand_of at;
+} fl__computed;
+
+typedef struct fl__open_group {
+    bool used;
+    fl__group g;
+    fl_formula_builder b;
+    fl_dtype dtype;
+    const fl_tensor *like; /* the layout of the outputs */
+    uint64_t state;
+    int n_computed, in_value[FL__GROUP_INPUTS];
+    fl__computed computed[2 * FL__GROUP_CALLS];
+} fl__open_group;
+
+typedef struct fl__grouping {
+    const fl_graph_list *l;
+    fl__order *o;
+    int *reads; /* of each value, by the calls to come */
+    fl__open_group open[FL__OPEN_GROUPS], saved;
+} fl__grouping;
+
+static const fl_tensor *fl__operand_at(const fl_graph_list *l, fl__operand_of at) {
+    const fl_call *c = &l->call[at.call].call;
+    return at.k < 4 ? c->out[at.k] : c->in[at.k - 4];
+}
+
+static int fl__value_at(const fl_graph_list *l, fl__operand_of at) {
+    return l->call[at.call].value[at.k];
+}
+
+static bool fl__same_layout(const fl_tensor *a, const fl_tensor *b) {
+    if (a->ndim != b->ndim) return false;
+    for (int i = 0; i < a->ndim; i++)
+        if (a->shape[i] != b->shape[i] || (a->shape[i] > 1 && a->stride[i] != b->stride[i])) return false;
+    return true;
+}
+
+/* ---- which calls join ---- */
+
+static bool fl__has_shipped_slot(fl_op op) {
+    const fl_backend *cpu = fl_backend_at(0);
+    return cpu->op[op] && cpu->op[op] == fl_backend_cpu()->op[op];
+}
+
+static const fl_tensor *fl__first_output(const fl_call *c) {
+    return c->out[0] ? c->out[0] : c->n_out > 1 ? c->out[1] : NULL;
+}
+
+/* The number of a weak operand is exact as a double. */
+static bool fl__is_exact(const fl_tensor *t) {
+    return fl_dtype_is_float(t->dtype) || (t->i64 > -(1LL << 53) && t->i64 < 1LL << 53);
+}
+
+/* The dtype of c's numbers if it can be in a group, else NONE. */
+static fl_dtype fl__group_dtype(const fl_call *c, int64_t least) {
+    const fl_op_info *info = fl_op_get_info(c->op);
+    const bool formula = info->arity && info->cls != FL_CLASS_INT && info->cls != FL_CLASS_BOOL;
+    const fl_tensor *y = fl__first_output(c);
+    fl_dtype d = FL_DTYPE_NONE;
+    if (!y || y->backend || fl_numel(y) < least || !fl__has_shipped_slot(c->op)) return d;
+    if (!formula && c->op != FL_OP_where && c->op != FL_OP_copy && c->op != FL_OP_grad1 &&
+        c->op != FL_OP_grad2)
+        return d;
+    for (int k = 0; k < c->n_in; k++) {
+        const fl_tensor *t = c->in[k];
+        if (t->weak && !fl__is_exact(t)) return FL_DTYPE_NONE;
+        if (t->weak || (c->op == FL_OP_where && k == 0)) continue;
+        if (d == FL_DTYPE_NONE) d = t->dtype;
+        if (t->dtype != d) return FL_DTYPE_NONE;
+    }
+    for (int k = 0; k < c->n_out; k++)
+        if (c->out[k] && c->out[k]->dtype != d && info->cls != FL_CLASS_CMP) return FL_DTYPE_NONE;
+    return d == FL_F32 || d == FL_F64 ? d : FL_DTYPE_NONE;
+}
+
+static fl__computed *fl__computed_of(fl__open_group *g, int value) {
+    for (int i = g->n_computed - 1; i >= 0; i--)
+        if (g->computed[i].value == value) return &g->computed[i];
+    return NULL;
+}
+
+static bool fl__group_reads(const fl__open_group *g, int value) {
+    for (int i = 0; i < g->g.n_in; i++)
+        if (g->in_value[i] == value) return true;
+    return false;
+}
+
+/* The value of a table formula in g's program for those operands. */
+static void *fl__group_number(double value, void *b) {
+    const int v = fl_formula_build_number(b, value);
+    return v < 0 ? NULL : (void *)(uintptr_t)(v + 1);
+}
+
+static void *fl__group_step(fl_primitive primitive, void *const x[], void *b) {
+    int in[3] = {0, 0, 0};
+    for (int k = 0; k < fl_primitive_operands(primitive); k++) in[k] = (int)(uintptr_t)x[k] - 1;
+    const int v = fl_formula_build_step(b, primitive, in);
+    return v < 0 ? NULL : (void *)(uintptr_t)(v + 1);
+}
+
+/* The index of operand k of call i; -1 if it does not fit. */
+static int fl__group_operand(fl__grouping *w, fl__open_group *g, int i, int k) {
+    const fl_tensor *t = w->l->call[i].call.in[k];
+    const int value = w->l->call[i].value[4 + k];
+    fl_formula *f = &g->g.args.program;
+    if (t->weak) { /* a constant of its own: its number may be another one the next time */
+        if (f->n_constants == FL_FORMULA_CONSTANTS) return -1;
+        g->g.number[g->g.n_numbers] = (fl__operand_of){i, 4 + k};
+        g->g.constant[g->g.n_numbers++] = f->n_constants;
+        f->constant[f->n_constants] = t->f64;
+        return FL_FORMULA_CONSTANT + f->n_constants++;
+    }
+    const fl__computed *made = fl__computed_of(g, value);
+    if (made) return fl__same_handle(fl__operand_at(w->l, made->at), t) ? made->index : -1;
+    for (int j = 0; j < g->g.n_in; j++)
+        if (g->in_value[j] == value && fl__same_handle(fl__operand_at(w->l, g->g.in[j]), t)) return j;
+    const int j = g->g.n_in;
+    if (j == FL__GROUP_INPUTS) return -1;
+    g->g.in[j] = (fl__operand_of){i, 4 + k};
+    g->in_value[j] = value;
+    g->b.logical[j] = t->dtype == FL_B8;
+    f->conditions |= (uint32_t)(t->dtype == FL_B8) << j;
+    f->n_in = (uint8_t)(g->g.n_in = j + 1);
+    return j;
+}
+
+/* Adds the steps of c with operands in[] to g's program; out[k]: the index of out[k]. */
+static bool fl__group_steps(fl__open_group *g, const fl_call *c, const int in[], int out[]) {
+    const fl_formula_vtable steps = {fl__group_number, fl__group_step, &g->b};
+    void *x[FL_FORMULA_INPUTS], *y[FL_FORMULA_OUTPUTS];
+    fl_op op = c->op;
+    fl_program which = FL_PROGRAM_Y;
+    if (op == FL_OP_copy) return out[0] = in[0], true;
+    if (op == FL_OP_where) return (out[0] = fl_formula_build_step(&g->b, FL_PRIMITIVE_where, in)) >= 0;
+    if (op == FL_OP_grad1 || op == FL_OP_grad2) {
+        op = ((const fl_grad_args *)c->args)->op;
+        which = c->n_out == 1 || !c->out[1] ? FL_PROGRAM_DA : !c->out[0] ? FL_PROGRAM_DB : FL_PROGRAM_DA_DB;
+    }
+    const fl_formula *f = fl_op_program(op, which);
+    for (int k = 0; k < c->n_in; k++) x[k] = (void *)(uintptr_t)(in[k] + 1);
+    if (!f || f->n_in != c->n_in || !fl_formula_run(f, &steps, x, y)) return false;
+    for (int k = 0, m = 0; k < c->n_out; k++)
+        if (c->out[k]) out[k] = (int)(uintptr_t)y[m++] - 1;
+    return true;
+}
+
+/* True if a call that is to come, other than `now`, or a holder outside of the list uses the value. */
+static bool fl__is_kept(const fl__grouping *w, int value, const fl_graph_call *now) {
+    const fl_graph_value *v = &w->l->value[value];
+    int reads = w->reads[value];
+    for (int k = 0; now && k < now->call.n_in; k++) reads -= now->value[4 + k] == value;
+    return !v->made || v->constant || reads > 0 ||
+           !v->buffer || __atomic_load_n(&v->buffer->refs_, __ATOMIC_ACQUIRE) != FL__WAITED_FOR;
+}
+
+/* Adds call i to g; `now`: that call if w->reads counts its reads still. False, and g changed, if it does not
+   fit. */
+static bool fl__group_add(fl__grouping *w, fl__open_group *g, int i, fl_dtype d, const fl_graph_call *now) {
+    const fl_graph_call *rec = &w->l->call[i];
+    const fl_call *c = &rec->call;
+    int in[FL_FORMULA_INPUTS], out[4] = {-1, -1, -1, -1}, kept = 0;
+    if (g->g.n_calls == FL__GROUP_CALLS || g->dtype != d || g->state != rec->state) return false;
+    for (int k = 0; k < c->n_in; k++)
+        if ((in[k] = fl__group_operand(w, g, i, k)) < 0) return false;
+    if (!fl__group_steps(g, c, in, out)) return false;
+    for (int k = 0; k < c->n_out; k++) {
+        const fl_tensor *t = c->out[k];
+        if (!t) continue;
+        const int value = rec->value[k];
+        const bool constant = out[k] >= FL_FORMULA_CONSTANT && out[k] < FL_FORMULA_VALUE;
+        const fl__computed *before = fl__computed_of(g, value);
+        if (constant || g->b.logical[out[k]] != (t->dtype == FL_B8)) return false;
+        if (before && !fl__same_handle(fl__operand_at(w->l, before->at), t)) return false;
+        if (!g->like) g->like = t;
+        if (!fl__same_layout(g->like, t)) return false;
+        for (int j = 0; j < g->g.n_in; j++) /* written over an input: only as it is read */
+            if (g->in_value[j] == value && !fl__same_handle(fl__operand_at(w->l, g->g.in[j]), t))
+                return false;
+        g->computed[g->n_computed++] = (fl__computed){value, out[k], {i, k}};
+    }
+    g->g.call[g->g.n_calls++] = i;
+    for (int j = 0; j < g->n_computed; j++) /* more than 4 to store, when this call has read its operands? */
+        kept += fl__computed_of(g, g->computed[j].value) == &g->computed[j] &&
+                fl__is_kept(w, g->computed[j].value, now);
+    return kept <= FL_FORMULA_OUTPUTS;
+}
+
+/* Joins call i to g, or leaves g as it was. */
+static bool fl__group_join(fl__grouping *w, fl__open_group *g, int i, fl_dtype d) {
+    w->saved = *g;
+    if (fl__group_add(w, g, i, d, &w->l->call[i])) return true;
+    *g = w->saved;
+    return false;
+}
+
+/* ---- the order ---- */
+
+static void fl__order_add(fl__grouping *w, int entry) {
+    w->o->run[w->o->n++] = entry;
+}
+
+/* Completes the program of g and places it in the order; false if it does not fit. */
+static bool fl__group_end(fl__grouping *w, fl__open_group *g) {
+    fl__group *r = &g->g;
+    int out[FL_FORMULA_OUTPUTS];
+    for (int i = 0; i < g->n_computed; i++) {
+        const fl__computed *m = &g->computed[i];
+        if (fl__computed_of(g, m->value) != m || !fl__is_kept(w, m->value, NULL)) continue;
+        if (r->n_out == FL_FORMULA_OUTPUTS) return false;
+        r->out[r->n_out] = m->at;
+        out[r->n_out++] = m->index;
+    }
+    if (!r->n_out || !fl_formula_build_end(&g->b, r->n_out, out)) return false;
+    int n = 0; /* numbers that steps use, as numbered now */
+    for (int i = 0; i < r->n_numbers; i++) {
+        const int at = g->b.at[FL_FORMULA_CONSTANT + r->constant[i]];
+        if (at < 0) continue;
+        r->number[n] = r->number[i];
+        r->constant[n++] = (uint8_t)(at - FL_FORMULA_CONSTANT);
+    }
+    r->n_numbers = n;
+    if (!fl_heap_grow(&w->o->group, &w->o->cap, w->o->n_groups + 1, sizeof *w->o->group)) return false;
+    fl__group *kept = fl_heap_alloc(sizeof *kept);
+    if (!kept) return false;
+    memcpy(kept, r, sizeof *kept);
+    w->o->group[w->o->n_groups] = kept;
+    fl__order_add(w, -1 - (int)w->o->n_groups++);
+    return true;
+}
+
+static void fl__group_close(fl__grouping *w, fl__open_group *g) {
+    if (!g->used) return;
+    g->used = false;
+    if (g->g.n_calls > 1 && fl__group_end(w, g)) return;
+    for (int i = 0; i < g->g.n_calls; i++) fl__order_add(w, g->g.call[i]);
+}
+
+/* The open group that call c may join: one that made what it reads, else one that reads the same. */
+static fl__open_group *fl__group_near(fl__grouping *w, const fl_graph_call *c) {
+    for (int made = 1; made >= 0; made--)
+        for (int o = 0; o < FL__OPEN_GROUPS; o++) {
+            fl__open_group *g = &w->open[o];
+            if (!g->used || !fl__same_layout(g->like, fl__first_output(&c->call))) continue;
+            for (int k = 0; k < c->call.n_in; k++) {
+                const int value = c->value[4 + k];
+                if (value >= 0 && (made ? fl__computed_of(g, value) != NULL : fl__group_reads(g, value)))
+                    return g;
+            }
+        }
+    return NULL;
+}
+
+/* True if g must run before c: it makes what c reads, or reads or makes what c writes. */
+static bool fl__group_clashes(fl__open_group *g, const fl_graph_call *c) {
+    if (!c->call.op) return true;
+    for (int k = 0; k < c->call.n_in; k++)
+        if (c->value[4 + k] >= 0 && fl__computed_of(g, c->value[4 + k])) return true;
+    for (int k = 0; k < c->call.n_out; k++)
+        if (c->value[k] >= 0 && (fl__computed_of(g, c->value[k]) || fl__group_reads(g, c->value[k])))
+            return true;
+    return false;
+}
+
+/* Adds the calls of `from` to g, if all fit. */
+static bool fl__group_merge(fl__grouping *w, fl__open_group *g, const fl__open_group *from) {
+    bool ok = true;
+    w->saved = *g;
+    for (int i = 0; ok && i < from->g.n_calls; i++)
+        ok = fl__group_add(w, g, from->g.call[i], from->dtype, NULL);
+    if (!ok) *g = w->saved;
+    return ok;
+}
+
+static bool fl__group_begin(fl__grouping *w, int i, fl_dtype d) {
+    int o = 0;
+    while (o < FL__OPEN_GROUPS && w->open[o].used) o++;
+    if (o == FL__OPEN_GROUPS) fl__group_close(w, &w->open[o = 0]);
+    fl__open_group *g = &w->open[o];
+    memset(g, 0, sizeof *g);
+    g->dtype = d;
+    g->state = w->l->call[i].state;
+    if (!fl_formula_build(&g->b, &g->g.args.program, 0, 0)) return false;
+    return g->used = fl__group_join(w, g, i, d);
+}
+
+static void fl__group_call(fl__grouping *w, int i, int64_t least) {
+    const fl_graph_call *c = &w->l->call[i];
+    const fl_dtype d = c->call.op ? fl__group_dtype(&c->call, least) : FL_DTYPE_NONE;
+    fl__open_group *to = d != FL_DTYPE_NONE ? fl__group_near(w, c) : NULL;
+    bool joined = false;
+    for (int o = 0; o < FL__OPEN_GROUPS; o++) {
+        fl__open_group *g = &w->open[o];
+        if (!g->used || g == to || !fl__group_clashes(g, c)) continue;
+        if (to && fl__same_layout(g->like, to->like) && fl__group_merge(w, to, g)) g->used = false;
+        else fl__group_close(w, g);
+    }
+    if (to && !(joined = fl__group_join(w, to, i, d)) && fl__group_clashes(to, c)) fl__group_close(w, to);
+    if (!joined && d != FL_DTYPE_NONE) joined = fl__group_begin(w, i, d);
+    if (!joined) fl__order_add(w, i);
+    for (int k = 0; k < c->call.n_in; k++)
+        if (c->value[4 + k] >= 0) w->reads[c->value[4 + k]]--;
+}
+
+static void fl__order_uses(const fl__order *o, const fl_graph_list *l) {
+    fl__grouped_call made;
+    for (int64_t i = 0; i < l->n_values; i++) o->first[i] = o->last[i] = -1;
+    for (int i = 0; i < o->n; i++) {
+        const fl_graph_call *c = fl__order_call(o, l, i, &made);
+        for (int k = 0; k < 4 + c->call.n_in; k++)
+            if ((k >= 4 || k < c->call.n_out) && c->value[k] >= 0) {
+                if (o->first[c->value[k]] < 0) o->first[c->value[k]] = i;
+                o->last[c->value[k]] = i;
+            }
+    }
+}
+
+FL_PRIVATE fl__order *fl__order_new(const fl_graph_list *l, int64_t least) {
+    if (!fl__has_shipped_slot(fl_op_formula)) return NULL;
+    const bool failed = fl_error() != NULL;
+    fl__order *o = fl_heap_alloc(sizeof *o);
+    fl__grouping *w = o ? fl_heap_alloc(sizeof *w) : NULL;
+    int *numbers = w ? fl_heap_alloc((size_t)(l->n + 3 * l->n_values + 1) * sizeof *numbers) : NULL;
+    if (numbers) {
+        *o = (fl__order){.run = numbers, .first = numbers + l->n,
+                         .last = numbers + l->n + l->n_values, .tables = fl__table_changes()};
+        memset(w, 0, sizeof *w);
+        w->l = l, w->o = o, w->reads = o->last + l->n_values;
+        memset(w->reads, 0, (size_t)l->n_values * sizeof *w->reads);
+        for (int64_t i = 0; i < l->n; i++)
+            for (int k = 0; k < l->call[i].call.n_in; k++)
+                if (l->call[i].value[4 + k] >= 0) w->reads[l->call[i].value[4 + k]]++;
+        for (int i = 0; i < l->n; i++) fl__group_call(w, i, least);
+        for (int k = 0; k < FL__OPEN_GROUPS; k++) fl__group_close(w, &w->open[k]);
+        fl__order_uses(o, l);
+    }
+    fl_heap_free(w);
+    if (!failed) fl_error_clear(); /* without memory there are no groups */
+    if (numbers && o->n_groups) return o;
+    if (numbers) fl__order_free(o);
+    else fl_heap_free(o);
+    return NULL;
+}
+
+FL_PRIVATE void fl__order_free(fl__order *o) {
+    if (!o) return;
+    for (int64_t i = 0; i < o->n_groups; i++) fl_heap_free(o->group[i]);
+    fl_heap_free(o->group);
+    fl_heap_free(o->run);
+    fl_heap_free(o);
+}
+
+FL_PRIVATE bool fl__order_fits(const fl__order *o, const fl_graph_list *l) {
+    if (o->tables != fl__table_changes()) return false;
+    for (int64_t i = 0; i < l->n_values; i++) {
+        const fl_graph_value *v = &l->value[i];
+        if (o->last[i] < 0 && v->first >= 0 && v->buffer &&
+            __atomic_load_n(&v->buffer->refs_, __ATOMIC_ACQUIRE) != FL__WAITED_FOR)
+            return false;
+    }
+    return true;
+}
+
+FL_PRIVATE const fl_graph_call *fl__order_call(const fl__order *o, const fl_graph_list *l, int i,
+                                               fl__grouped_call *made) {
+    if (o->run[i] >= 0) return &l->call[o->run[i]];
+    const fl__group *g = o->group[-1 - o->run[i]];
+    const fl_graph_call *last = &l->call[g->call[g->n_calls - 1]];
+    fl_graph_call *c = &made->call;
+    *c = *last;
+    made->args = g->args;
+    for (int k = 0; k < g->n_numbers; k++)
+        made->args.program.constant[g->constant[k]] = fl__operand_at(l, g->number[k])->f64;
+    fl_call_begin(&c->call, fl_op_formula, g->n_out, g->n_in, &made->args);
+    for (int k = 0; k < g->n_out; k++) {
+        c->call.out[k] = l->call[g->out[k].call].call.out[g->out[k].k];
+        c->value[k] = fl__value_at(l, g->out[k]);
+    }
+    for (int k = 0; k < g->n_in; k++) {
+        c->call.in[k] = l->call[g->in[k].call].call.in[g->in[k].k - 4];
+        c->value[4 + k] = fl__value_at(l, g->in[k]);
+    }
+    return c;
+}
+
+#endif
+#endif
+/* MIT licence: see LICENSE. */
