@@ -16,8 +16,11 @@
 
    Contents:
      fl/graph/list.h    the list of calls and values, printing
-     fl/graph/lazy.h    deferred execution: fl_lazy, fl_eval, passes
+     fl/graph/kernel_text.h
+                        programs as C
+     fl/graph/compile.h their compiler, and the cache of kernels
      fl/graph/group.h   groups of element-wise calls
+     fl/graph/lazy.h    deferred execution: fl_lazy, fl_eval, passes
      fl/graph/plan.h    memory plans
      fl/graph/graph.h   static execution: fl_graph_begin, fl_graph_end, fl_graph_replay */
 #if defined(FL_CALLS_H) && !defined(FL_GRAPH_DECLARED)
@@ -28,6 +31,9 @@
 #include "fl_tensor.h"
 #endif
 #include "fl/graph/list.h"
+#include "fl/graph/kernel_text.h"
+#include "fl/graph/compile.h"
+#include "fl/graph/group.h"
 #include "fl/graph/lazy.h"
 #include "fl/graph/plan.h"
 #include "fl/graph/graph.h"

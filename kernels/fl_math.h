@@ -59,6 +59,21 @@
 #define FLM static inline __attribute__((always_inline))
 #endif
 
+/* FL__VECTOR marks loops without loop-carried dependences, whose output may be the same memory as an input.
+   Loops that call libm stay scalar, which clang would warn about: kernels with such loops are enclosed in
+   FL__LOOPS_BEGIN and FL__LOOPS_END. */
+#if defined(__clang__)
+#define FL__VECTOR _Pragma("clang loop vectorize(assume_safety)")
+#define FL__LOOPS_BEGIN \
+    FL_KERNEL_BEGIN     \
+    _Pragma("clang diagnostic push") _Pragma("clang diagnostic ignored \"-Wpass-failed\"")
+#define FL__LOOPS_END _Pragma("clang diagnostic pop") FL_KERNEL_END
+#else
+#define FL__VECTOR _Pragma("GCC ivdep")
+#define FL__LOOPS_BEGIN FL_KERNEL_BEGIN
+#define FL__LOOPS_END FL_KERNEL_END
+#endif
+
 FL_KERNEL_BEGIN
 
 /* A square root is vectorised only if it cannot set errno. clang can be told so only on the command line, so

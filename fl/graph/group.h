@@ -11,6 +11,7 @@
 #ifndef FL_GRAPH_GROUP_H
 #define FL_GRAPH_GROUP_H
 #include "../records/formula.h"
+#include "compile.h"
 #include "list.h"
 
 #ifdef __cplusplus
@@ -296,6 +297,7 @@ static bool fl__group_end(fl__grouping *w, fl__open_group *g) {
     fl__group *kept = fl_heap_alloc(sizeof *kept);
     if (!kept) return false;
     memcpy(kept, r, sizeof *kept);
+    fl__compile_ahead(&kept->args.program, g->dtype);
     w->o->group[w->o->n_groups] = kept;
     fl__order_add(w, -1 - (int)w->o->n_groups++);
     return true;

@@ -151,12 +151,8 @@ static bool fl__run_program(const fl_call *c, fl__loop loop, const fl_formula *f
     fl_tensor *t[FL__OPERANDS] = {NULL};
     bool zero = false;
     fl__executor e;
+    const void *arg = NULL;
     int n = 0;
-    if (!loop) {
-        if (!fl__executor_begin(&e, f, wide)) return fl__no_kernel(c, d);
-        if (wide == FL_I64) e.zero = &zero;
-        loop = fl__executor_run;
-    }
     for (int i = 0; i < c->n_out; i++) {
         if (!c->out[i]) continue;
         if (!fl_out_make(c->out[i])) return false;
@@ -164,11 +160,16 @@ static bool fl__run_program(const fl_call *c, fl__loop loop, const fl_formula *f
     }
     const int n_out = n;
     for (int i = 0; i < c->n_in; i++) t[n++] = c->in[i];
+    if (!loop) {
+        if (!fl__executor_begin(&e, f, wide)) return fl__no_kernel(c, d);
+        if (wide == FL_I64) e.zero = &zero;
+        loop = fl__executor_loop(&e, fl_numel(t[0]), &arg);
+    }
     /* narrow dtypes have no loops */
-    if (wide != d || !fl__run_dense(loop, &e, t, n, n_out, d)) {
+    if (wide != d || !fl__run_dense(loop, arg, t, n, n_out, d)) {
         fl__pass p;
         e.streaming = true;
-        fl__pass_begin(&p, loop, &e);
+        fl__pass_begin(&p, loop, arg);
         fl__pass_follow(&p, t[0]);
         for (int k = 0; k < n; k++) fl__pass_add_wide(&p, t[k], k < n_out ? FL_WRITE : FL_READ, wide);
         fl__pass_run(&p, fl_numel(t[0]));

@@ -10,6 +10,7 @@
 /* A program prepared for one dtype. */
 typedef struct fl__executor {
     const fl_formula *formula;
+    fl_dtype dtype;
     int size;                               /* bytes of a number */
     int64_t fits;                           /* numbers of a row (of an output, a register or a constant) */
     fl__loop step[FL_FORMULA_STEPS];
@@ -33,6 +34,12 @@ FL_PRIVATE void fl__executor_fill(fl__executor *e, char *memory);
 /* A loop whose arg is an executor: p[0 ...] are the outputs, then the inputs, of the executor's dtype or b8
    for conditions, all dense. An output may be the same memory as an input. */
 FL_PRIVATE void fl__executor_run(void *const p[], int64_t n, const void *arg);
+/* The loop that runs n elements of e in all: a compiled kernel, whose arg is the numbers, if one was found,
+   else the executor. */
+FL_PRIVATE fl__loop fl__executor_loop(const fl__executor *e, int64_t n, const void **arg);
+/* Sets what finds compiled kernels; it returns NULL if the executor shall run f. */
+typedef fl__loop (*fl__kernel_finder)(const fl_formula *f, fl_dtype d, int64_t n);
+FL_PRIVATE void fl__kernels_use(fl__kernel_finder find);
 
 #endif
 
@@ -47,6 +54,7 @@ enum {
 
 FL_PRIVATE bool fl__executor_begin(fl__executor *e, const fl_formula *f, fl_dtype d) {
     e->formula = f;
+    e->dtype = d;
     e->size = (int)fl_dtype_size(d);
     const int rows = f->n_out + f->n_registers + f->n_constants;
     e->fits = FL__FORMULA_BYTES / (rows * e->size) / FL_ALIGN * FL_ALIGN;
@@ -144,6 +152,19 @@ FL_PRIVATE void fl__executor_run(void *const p[], int64_t n, const void *arg) {
         for (int i = 0; i < f->n_out; i++)
             place[FL_FORMULA_OUTPUT + i] += fl__executor_bytes(e, f->logical, i, m);
     }
+}
+
+static fl__kernel_finder fl__found_kernel; /* atomic */
+
+FL_PRIVATE void fl__kernels_use(fl__kernel_finder find) {
+    __atomic_store_n(&fl__found_kernel, find, __ATOMIC_RELEASE);
+}
+
+FL_PRIVATE fl__loop fl__executor_loop(const fl__executor *e, int64_t n, const void **arg) {
+    const fl__kernel_finder find = __atomic_load_n(&fl__found_kernel, __ATOMIC_ACQUIRE);
+    const fl__loop kernel = find ? find(e->formula, e->dtype, n) : NULL;
+    *arg = kernel ? (const void *)e->number : e;
+    return kernel ? kernel : fl__executor_run;
 }
 
 #endif

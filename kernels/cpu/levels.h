@@ -60,6 +60,7 @@ enum {
 #else
 #define FL__ON_portable(...)
 #endif
+#define FL__ISA_portable ""
 #define FL__TARGET_portable
 #define FL__REGISTERS_portable 12
 #define FL__LANES_f32_portable 4
@@ -73,7 +74,8 @@ enum {
 #else
 #define FL__ON_avx2(...)
 #endif
-#define FL__TARGET_avx2 __attribute__((target("avx2,fma")))
+#define FL__ISA_avx2 "avx2,fma"
+#define FL__TARGET_avx2 __attribute__((target(FL__ISA_avx2)))
 #define FL__REGISTERS_avx2 16
 #define FL__LANES_f32_avx2 8
 #define FL__LANES_f64_avx2 4
@@ -84,7 +86,8 @@ enum {
 #else
 #define FL__ON_avx512(...)
 #endif
-#define FL__TARGET_avx512 __attribute__((target("avx2,fma,prfchw,avx512f,avx512bw,avx512dq,avx512vl")))
+#define FL__ISA_avx512 "avx2,fma,prfchw,avx512f,avx512bw,avx512dq,avx512vl"
+#define FL__TARGET_avx512 __attribute__((target(FL__ISA_avx512)))
 #define FL__REGISTERS_avx512 32
 #define FL__LANES_f32_avx512 16
 #define FL__LANES_f64_avx512 8
@@ -93,14 +96,14 @@ enum {
 /* vdpbf16ps multiplies pairs of bf16 and sums them in f32: see gemm/amx.h. */
 #if FL__LEVELS_ON & 4 && (defined(__clang__) || __GNUC__ >= 10)
 #define FL__TARGET_vdpbf16 \
-    __attribute__((target("avx2,fma,prfchw,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
+    __attribute__((target(FL__ISA_avx512 ",avx512bf16")))
 #endif
 
 /* AMX tiles have this target; the system must permit them, which gemm/amx.h requests. */
 #if FL__LEVELS_ON & 4 && defined(__linux__) && \
     ((defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11))
 #define FL__TARGET_amx \
-    __attribute__((target("avx2,fma,prfchw,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,amx-tile,amx-bf16")))
+    __attribute__((target(FL__ISA_avx512 ",avx512bf16,amx-tile,amx-bf16")))
 #endif
 
 /* >>pick */
@@ -126,6 +129,8 @@ enum {
 
 /* The current level, at most FL__AVX512. */
 FL_PRIVATE int fl__level(void);
+/* Its instructions, as the target attribute names them. */
+FL_PRIVATE const char *fl__level_isa(void);
 /* Whether the current level has vdpbf16ps, and AMX tiles. */
 FL_PRIVATE bool fl__level_has_bf16(void);
 FL_PRIVATE bool fl__level_has_amx(void);
@@ -221,6 +226,12 @@ static int fl__level_full(void) {
 FL_PRIVATE int fl__level(void) {
     int level = fl__level_full();
     return level < FL__AVX512_BF16 ? level : FL__AVX512;
+}
+
+FL_PRIVATE const char *fl__level_isa(void) {
+    static const char *const isa[FL__LEVEL_COUNT] = {
+        FL__ISA_portable, FL__ON_avx2([FL__AVX2] = FL__ISA_avx2, ) FL__ON_avx512([FL__AVX512] = FL__ISA_avx512, )};
+    return isa[fl__level()];
 }
 
 FL_PRIVATE bool fl__level_has_bf16(void) { return fl__level_full() >= FL__AVX512_BF16; }

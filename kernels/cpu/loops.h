@@ -35,21 +35,6 @@ FL_PRIVATE void fl__copy_row(char *dst, int64_t dst_step, const char *src, int64
 /* Fills dst with n copies of the element at src. Implemented in common.h. */
 FL_PRIVATE void fl__fill_row(char *dst, const char *src, int64_t n, int size);
 
-/* FL__VECTOR marks loops without loop-carried dependences, whose output may be the same memory as an input.
-   Loops that call libm stay scalar, which clang would warn about: kernels are enclosed in FL__LOOPS_BEGIN and
-   FL__LOOPS_END. */
-#if defined(__clang__)
-#define FL__VECTOR _Pragma("clang loop vectorize(assume_safety)")
-#define FL__LOOPS_BEGIN \
-    FL_KERNEL_BEGIN     \
-    _Pragma("clang diagnostic push") _Pragma("clang diagnostic ignored \"-Wpass-failed\"")
-#define FL__LOOPS_END _Pragma("clang diagnostic pop") FL_KERNEL_END
-#else
-#define FL__VECTOR _Pragma("GCC ivdep")
-#define FL__LOOPS_BEGIN FL_KERNEL_BEGIN
-#define FL__LOOPS_END FL_KERNEL_END
-#endif
-
 /* Register tiles: functions with constant arguments whose loops over registers are unrolled, and whose
    products and sums are fused. They are enclosed in FL__TILES_BEGIN and FL__TILES_END; functions that fuse
    begin with FL__CONTRACT. */

@@ -180,6 +180,8 @@ static bool fl__fold_rule(fl__folding *w, const fl_step_args *rule, const double
    its key, as the next parameter nearly always has the same numbers. */
 typedef struct fl__step_job {
     fl__executor e;
+    fl__loop loop; /* that runs e, and its argument */
+    const void *arg;
     fl__folding w;
     int reads, outputs, shift;
     fl_step_args rule; /* a copy: the record's memory may be reused by the next step */
@@ -237,7 +239,7 @@ static void fl__step_loop(void *const p[], int64_t n, const void *arg) {
     for (int i = 0; i < j->outputs; i++) at[k++] = p[j->reads + i];
     for (int i = 0; i < j->reads; i++) at[k++] = p[i];
     for (int i = j->shift; i < j->outputs; i++) at[k++] = p[j->reads + i];
-    fl__executor_run(at, n, &j->e);
+    j->loop(at, n, j->arg);
 }
 
 /* Reads the numbers that follow the tensors of the record; returns false if the first one skips the step. */
@@ -269,6 +271,7 @@ static bool fl__cpu_step(const fl_backend *self, const fl_call *c) {
     if (!fl__step_numbers(c, rule, number)) return true;
     fl__step_job *job = fl__step_prepare(c, rule, number, wide);
     if (!job) return false;
+    job->loop = fl__executor_loop(&job->e, fl_numel(last), &job->arg);
     fl_tensor *t[FL__OPERANDS];
     void *at[FL__OPERANDS];
     bool dense = true;

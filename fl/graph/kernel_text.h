@@ -1,0 +1,152 @@
+/* fl/graph/kernel_text.h - prints programs as kernels in C
+
+   A kernel has the bits of its program's steps: each is a call of fl_math.h. Numbers are parameters, so that
+   programs that differ in numbers alone are one kernel, of any shape. */
+#ifndef FL_TENSOR_H
+#include "../../fl_tensor.h"
+#endif
+#ifndef FL_GRAPH_KERNEL_TEXT_H
+#define FL_GRAPH_KERNEL_TEXT_H
+#include "../tensor/formula.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Internal to fl/graph. */
+enum { FL__KERNEL_TEXT = 16 << 10 /* bytes of the longest kernel, its 0 included */ };
+/* A text that is printed piece by piece. */
+typedef struct fl__text {
+    size_t n;
+    char at[FL__KERNEL_TEXT];
+} fl__text;
+/* What a language calls things. Formats get an index. */
+typedef struct fl__language {
+    void (*begin)(fl__text *to, const fl_formula *f, fl_dtype d, const char *name);
+    const char *load, *store, *end;
+} fl__language;
+FL_PRIVATE const fl__language *fl__language_c(void);
+/* Prints f, of numbers of dtype d, as a function `name`: of fl__loop's type (kernels/cpu/loops.h), for the
+   current level of instructions, its arg the numbers, 8 bytes apart. False if d has no such kernels. */
+FL_PRIVATE bool fl__kernel_print(fl__text *to, const fl_formula *f, fl_dtype d, const char *name,
+                                 const fl__language *l);
+/* A file of fl_math.h that kernels include, without comments: pieces up to NULL. */
+FL_PRIVATE const char *const *fl__math_text(void);     /* fl_math.h */
+FL_PRIVATE const char *const *fl__math_f32_text(void); /* fl_math_f32.h, which it includes */
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_GRAPH_KERNEL_TEXT_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_GRAPH_KERNEL_TEXT) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_GRAPH_KERNEL_TEXT_IMPL
+#define FL_GRAPH_KERNEL_TEXT_IMPL
+#include "../../fl_tensor.h"
+#include "../../fl_backend.h"
+#include "../../kernels/cpu/levels.h"
+#include <stdarg.h>
+#include <stdio.h>
+
+FL_PRIVATE const char *const *fl__math_text(void) {
+    static const char *const text[] = {
+#include "../../kernels/fl_math_text.inc"
+        NULL};
+    return text;
+}
+
+FL_PRIVATE const char *const *fl__math_f32_text(void) {
+    static const char *const text[] = {
+#include "../../kernels/fl_math_f32_text.inc"
+        NULL};
+    return text;
+}
+
+__attribute__((format(printf, 2, 3))) static void fl__text_add(fl__text *to, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    to->n += (size_t)vsnprintf(to->at + to->n, sizeof to->at - to->n, format, args);
+    va_end(args);
+}
+
+static const char *fl__kernel_type(fl_dtype d) {
+    return d == FL_F32 ? "float" : "double";
+}
+
+static bool fl__is_read(const fl_formula *f, int input) {
+    return f->reads >> input & 1;
+}
+
+/* ---- C ---- */
+
+static void fl__c_begin(fl__text *to, const fl_formula *f, fl_dtype d, const char *name) {
+    const char *type = fl__kernel_type(d), *isa = fl__level_isa();
+    if (*isa) fl__text_add(to, "__attribute__((target(\"%s\")))\n", isa);
+    fl__text_add(to, "void %s(void *const p[], int64_t n, const void *numbers) {\n", name);
+    fl__text_add(to, "    const uint64_t *number = numbers;\n    (void)number;\n");
+    for (int i = 0; i < f->n_constants; i++)
+        fl__text_add(to, "    %s c%d;\n    memcpy(&c%d, number + %d, sizeof c%d);\n", type, i, i, i, i);
+    for (int i = 0; i < f->n_out; i++)
+        fl__text_add(to, "    %s *y%d = p[%d];\n", f->logical >> i & 1 ? "uint8_t" : type, i, i);
+    for (int i = 0; i < f->n_in; i++)
+        if (fl__is_read(f, i))
+            fl__text_add(to, "    const %s *x%d = p[%d];\n", f->conditions >> i & 1 ? "uint8_t" : type, i,
+                         f->n_out + i);
+    fl__text_add(to, "    FL__VECTOR for (int64_t i = 0; i < n; i++) {\n");
+}
+
+FL_PRIVATE const fl__language *fl__language_c(void) {
+    static const fl__language c = {fl__c_begin, "x%d[i]", "y%d[i]", "    }\n}\n"};
+    return &c;
+}
+
+/* ---- any language ---- */
+
+/* "mul add tanh": the first steps, for who reads the text. */
+static void fl__kernel_comment(fl__text *to, const fl_formula *f, fl_dtype d) {
+    enum { NAMED = 12 };
+    fl__text_add(to, "\n/* %s, %d to %d:", fl_dtype_name(d), f->n_in, f->n_out);
+    for (int i = 0; i < f->n_steps && i < NAMED; i++)
+        fl__text_add(to, " %s", fl_op_name(fl_primitive_op((fl_primitive)f->step[i].primitive)));
+    fl__text_add(to, "%s */\n", f->n_steps > NAMED ? " ..." : "");
+}
+
+FL_PRIVATE bool fl__kernel_print(fl__text *to, const fl_formula *f, fl_dtype d, const char *name,
+                                 const fl__language *l) {
+    char at[FL_FORMULA_OPERANDS][8];
+    const char *type = fl__kernel_type(d);
+    const char *suffix = d == FL_F64 ? "f64" : *fl__level_isa() ? "f32_fma" : "f32";
+    if (d != FL_F32 && d != FL_F64) return false;
+    fl__kernel_comment(to, f, d);
+    l->begin(to, f, d, name);
+    for (int i = 0; i < f->n_in; i++) {
+        snprintf(at[i], sizeof at[i], "a%d", i);
+        if (!fl__is_read(f, i)) continue;
+        fl__text_add(to, "        const %s a%d = ", f->conditions >> i & 1 ? "uint8_t" : type, i);
+        fl__text_add(to, l->load, i);
+        fl__text_add(to, ";\n");
+    }
+    for (int i = 0; i < f->n_constants; i++) snprintf(at[FL_FORMULA_CONSTANT + i], sizeof at[0], "c%d", i);
+    for (int i = 0; i < f->n_steps; i++) {
+        const fl_formula_step *s = &f->step[i];
+        const fl_primitive q = (fl_primitive)s->primitive;
+        const bool compares = q == FL_PRIMITIVE_lt || q == FL_PRIMITIVE_le || q == FL_PRIMITIVE_eq;
+        fl__text_add(to, "        const %s t%d = ", s->logical ? "uint8_t" : compares ? "int" : type, i);
+        fl__text_add(to, "flm_%s_%s(", fl_op_name(fl_primitive_op(q)), s->logical ? "b8" : suffix);
+        for (int k = 0; k < fl_primitive_operands(q); k++)
+            fl__text_add(to, "%s%s", k ? ", " : "", at[s->in[k]]);
+        fl__text_add(to, ");\n");
+        snprintf(at[s->to], sizeof at[0], "t%d", i);
+    }
+    for (int i = 0; i < f->n_out; i++) {
+        fl__text_add(to, "        ");
+        fl__text_add(to, l->store, i);
+        fl__text_add(to, " = %s%s;\n", f->logical >> i & 1 ? "(uint8_t)" : "", at[f->out[i]]);
+    }
+    fl__text_add(to, "%s", l->end);
+    return true;
+}
+
+#endif
+#endif
+/* MIT licence: see LICENSE. */
