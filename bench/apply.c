@@ -1,8 +1,9 @@
-/* bench/apply.c - functions written as text (fl_apply) beside the same in ops: values, gradients, small calls
+/* bench/apply.c - functions written as text (fl_apply), and optimizer steps: by the executor, compiled, in ops
 
    make bench-apply     (ARGS=elements of the large case; 16 M)
-   Each pair runs in turn; the figures are the fastest of the rounds. */
+   The ways run in turn; the figures are the fastest of the rounds. */
 #include "bench.h"
+#include "fl_graph.h"
 
 #include <math.h>
 
@@ -51,19 +52,61 @@ static double seconds_of(function f, fl_var *x, fl_var *y, fl_tensor *dy, int n)
     return spent / n;
 }
 
+static void print(const char *figure, const double best[3], const char *other) {
+    printf("%s\t%.4g\tus\tcompiled %.4g us, %s %.4g us: %.2f and %.2f times\n", figure, 1e6 * best[0],
+           1e6 * best[1], other, 1e6 * best[2], best[2] / best[0], best[2] / best[1]);
+    fflush(stdout);
+}
+
 static void compare(const char *what, function text, function ops, fl_var *x, fl_var *y, fl_tensor *dy,
                     int n) {
-    double best[2] = {INFINITY, INFINITY};
+    double best[3] = {INFINITY, INFINITY, INFINITY};
     char figure[80];
-    for (int round = 0; round < 7; round++) {
-        best[0] = fmin(best[0], seconds_of(text, x, y, dy, n));
-        best[1] = fmin(best[1], seconds_of(ops, x, y, dy, n));
-    }
+    for (int round = 0; round < 7; round++)
+        for (int way = 0; way < 3; way++) {
+            fl_compile(way == 1 ? FL_COMPILE_NOW : FL_COMPILE_NEVER);
+            best[way] = fmin(best[way], seconds_of(way < 2 ? text : ops, x, y, dy, n));
+        }
     snprintf(figure, sizeof figure, "%s %s %lld", what, dy ? "gradient" : "value",
              (long long)fl_numel(x->value));
-    printf("%s\t%.4g\tus\tops %.4g us, %.2f times\n", figure, 1e6 * best[0], 1e6 * best[1],
-           best[1] / best[0]);
-    fflush(stdout);
+    print(figure, best, "ops");
+}
+
+/* Adam (Kingma and Ba, 2015) in ops. */
+static void adam_ops(fl_tensor *p, fl_tensor *g, fl_tensor *m, fl_tensor *v) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *m1 = fl_add(fl_mul(m, fl_num(0.9)), fl_mul(g, fl_num(0.1)));
+    fl_tensor *v1 = fl_add(fl_mul(v, fl_num(0.999)), fl_mul(fl_mul(g, g), fl_num(0.001)));
+    fl_tensor *by = fl_add(fl_sqrt(fl_div(v1, fl_num(0.3))), fl_num(1e-8));
+    fl_tensor *p1 = fl_sub(p, fl_mul(fl_div(fl_div(m1, fl_num(0.7)), by), fl_num(1e-3)));
+    fl_assign(m, m1), fl_assign(v, v1), fl_assign(p, p1);
+    fl_scope_end(&s);
+}
+
+/* Adam as the step of an optimizer, by the executor and compiled, and in ops. */
+static void compare_adam(int64_t n, int runs) {
+    double best[3] = {INFINITY, INFINITY, INFINITY};
+    char figure[80];
+    fl_scope s = fl_scope_begin();
+    fl_tensor *t[4];
+    for (int k = 0; k < 4; k++) t[k] = fl_uniform(FL_SHAPE(n), 0, 1, FL_F32, NULL);
+    fl_var *p = fv_param(t[0]);
+    fl_optim *o = fl_optim_adam(FV_LIST(p), .lr = 1e-3);
+    fv_set_grad(p, fv_const(t[1]));
+    for (int round = 0; round < 7; round++)
+        for (int way = 0; way < 3; way++) {
+            fl_compile(way == 1 ? FL_COMPILE_NOW : FL_COMPILE_NEVER);
+            if (way == 1 && !round) fl_optim_step(o);
+            const double start = fl_data_now();
+            for (int i = 0; i < runs; i++)
+                if (way < 2) fl_optim_step(o);
+                else adam_ops(t[0], t[1], t[2], t[3]);
+            best[way] = fmin(best[way], (fl_data_now() - start) / runs);
+        }
+    snprintf(figure, sizeof figure, "adam step %lld", (long long)n);
+    print(figure, best, "ops");
+    fl_optim_free(o);
+    fl_scope_end(&s);
 }
 
 int main(int argc, char **argv) {
@@ -78,9 +121,13 @@ int main(int argc, char **argv) {
         compare("gelu", gelu_text, gelu_ops, a, b, NULL, n);
         compare("chain", chain_text, chain_ops, x, y, t[2], n);
         compare("gelu", gelu_text, gelu_ops, x, y, t[2], n);
+        compare_adam(sizes[i], n);
     }
     fl_var *x = fv_const(fl_ones(FL_SHAPE(64), FL_F32));
     compare("add", one_text, fv_add, x, x, NULL, 20000);
+    const fl_compile_counts c = fl_compile_stats();
+    printf("kernels\t%lld\t\t%.0f ms by the compiler, %lld from the cache\n", (long long)c.compiled,
+           1e3 * c.seconds, (long long)c.cached);
     fl_scope_end(&all);
     return fl_error() != NULL;
 }
