@@ -4,9 +4,11 @@
    that change at each step, written into the same tensors) eagerly, deferred (fl_lazy), recorded at each step
    (fl_graph_begin, fl_graph_end) and replayed. Losses, weights, buffers, optimizer state, gradients and
    generator must be equal in every bit, and as many calls run. A model that cannot be replayed stands in
-   `refusals`. Then six models mix the modes within a step in twelve ways. */
+   `refusals`. Then the deferred modes once more with compiled kernels, and six models that mix the modes
+   within a step in twelve ways. */
 #include "../bench/models/model.h"
 #include "../fl_backend.h"
+#include "../fl_graph.h"
 #include "test.h"
 
 #include <time.h>
@@ -185,7 +187,8 @@ static double step_in(training *t, mode m, outcome *o) {
     return loss;
 }
 
-static void train(const model *m, bool plain, mode in, outcome *o) {
+/* Watched calls are counted, and run one by one. */
+static void train(const model *m, bool plain, mode in, bool watched, outcome *o) {
     training t;
     fl_call_watcher counter = {.before = count_call, .user = &o->calls};
     fl_scope s = fl_scope_begin();
@@ -196,7 +199,7 @@ static void train(const model *m, bool plain, mode in, outcome *o) {
     for (int i = 0; ok && i < steps(); i++) {
         ok = CHECK(prepare(&t, i));
         if (i == steps() - 2) fl_mem_stats_reset_peak(mem);
-        if (i == 3 || i == 4) fl_watch_calls(&counter);
+        if (watched && (i == 3 || i == 4)) fl_watch_calls(&counter);
         const int64_t launched = cuda_emu_launches ? cuda_emu_launches() : 0;
         const clock_t from = clock();
         o->bits.loss[i] = step_in(&t, in, o);
@@ -238,12 +241,29 @@ static void check_replays(const model *m, bool plain, const outcome *o) {
     CHECK_STR(o->reason, "");
 }
 
+/* Groups, steps and composed gradients as compiled kernels. */
+static void check_compiled(const model *m, bool plain, const outcome *eager) {
+    setenv("XDG_CACHE_HOME", "/dev/null", 1); /* no cache */
+    fl_compile(FL_COMPILE_NOW);
+    for (int k = LAZY; k < MODES; k++) {
+        outcome o = {.calls = 0};
+        train(m, plain, (mode)k, false, &o);
+        if (!(same_bits(&o.bits, &eager->bits, steps()) & CHECK(o.bits.gradients == eager->bits.gradients)))
+            printf("  %s, %s, compiled\n", m->name, mode_names[k]);
+    }
+    fl_compile(FL_COMPILE_NEVER);
+    const fl_compile_counts c = fl_compile_stats();
+    CHECK_EQ_INT(c.failed, 0);
+    printf("  %s: %lld kernels in %lld files, %.0f ms\n", m->name, (long long)c.compiled, (long long)c.runs,
+           1e3 * c.seconds);
+}
+
 static void check_modes(const model *m, bool plain) {
     static outcome o[MODES];
     for (int k = 0; k < MODES; k++) {
         /* rounds that are launches copy their results, gradients included */
         const double limit = k == REPLAYS ? 1.3 : k == ROUNDS && steps() > STEPS ? 2 : 1.1;
-        train(m, plain, (mode)k, &o[k]);
+        train(m, plain, (mode)k, true, &o[k]);
         bool same = same_bits(&o[k].bits, &o[EAGER].bits, steps());
         same &= CHECK(o[k].bits.gradients == o[EAGER].bits.gradients);
         same &= CHECK_EQ_INT(o[k].calls, o[EAGER].calls);
@@ -259,6 +279,7 @@ static void check_modes(const model *m, bool plain) {
         printf("; launches %lld, rounds %lld, replays %lld", (long long)o[EAGER].launches,
                (long long)o[ROUNDS].launches, (long long)o[REPLAYS].launches);
     printf("%s%s\n", *o[REPLAYS].reason ? "; " : "", o[REPLAYS].reason);
+    if (!cuda_emu_launches && !system("cc --version > /dev/null 2>&1")) check_compiled(m, plain, &o[EAGER]);
     fl_eval(); /* under FL_MODE=lazy the last values of the host still wait */
     CHECK_NOTHING_LIVES();
 }
