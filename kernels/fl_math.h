@@ -37,7 +37,8 @@
 
 /* Options of kernel files, independent of the command line: vectorised loops (gcc's -O2 does not vectorise
    ours; -O3 first transforms some so that it cannot), no errno and no traps, which would prevent it, and no
-   contraction. clang's float_control saves the contraction state. With FL_QUICK the command line decides. */
+   contraction. clang's float_control saves the contraction state. With FL_QUICK the command line decides, and
+   with FL_KERNEL_OPTIONS it has these options: gcc reads this file in a fourth of the time then. */
 #if defined(__CUDACC__)
 #define FL_KERNEL_BEGIN
 #define FL_KERNEL_END
@@ -46,6 +47,10 @@
 #define FL_KERNEL_BEGIN
 #define FL_KERNEL_END
 #define FLM static inline
+#elif defined(FL_KERNEL_OPTIONS)
+#define FL_KERNEL_BEGIN
+#define FL_KERNEL_END
+#define FLM static inline __attribute__((always_inline))
 #elif defined(__clang__)
 #define FL_KERNEL_BEGIN _Pragma("float_control(push)") _Pragma("clang fp contract(off)")
 #define FL_KERNEL_END _Pragma("float_control(pop)")

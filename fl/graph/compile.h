@@ -111,6 +111,12 @@ typedef struct fl__kernel {
     char name[FL__KERNEL_NAME];
 } fl__kernel;
 
+/* Those of FL_KERNEL_BEGIN, as gcc and clang know them. */
+enum { FL__COMPILE_OPTIONS = 8 };
+static const char *const fl__compile_options[FL__COMPILE_OPTIONS] = {
+    "-std=gnu11", "-O3", "-fno-trapping-math", "-fno-math-errno", "-ffp-contract=off", "-DFL_KERNEL_OPTIONS",
+    "-fPIC", "-shared"};
+
 static struct {
     pthread_mutex_t lock;
     fl_compile_mode mode;            /* atomic */
@@ -171,6 +177,8 @@ static void fl__compiler_find(void) {
     snprintf(fl__compiler.compiler, sizeof fl__compiler.compiler, "%s", at);
     const int64_t identity[] = {(int64_t)s.st_size, (int64_t)s.st_mtime, (int64_t)s.st_ino};
     fl__compiler.compiler_hash = fl__hash(fl__hash_text(FL__HASH, at), identity, sizeof identity);
+    for (int i = 0; i < FL__COMPILE_OPTIONS; i++)
+        fl__compiler.compiler_hash = fl__hash_text(fl__compiler.compiler_hash, fl__compile_options[i]);
     for (int f = 0; f < 2; f++)
         for (const char *const *p = f ? fl__math_f32_text() : fl__math_text(); *p; p++)
             fl__compiler.compiler_hash = fl__hash_text(fl__compiler.compiler_hash, *p);
@@ -344,8 +352,10 @@ static bool fl__compiler_spawn(const char *folder) {
     char source[PATH_MAX], target[PATH_MAX];
     snprintf(source, sizeof source, "%s/kernels.c", folder);
     snprintf(target, sizeof target, "%s/kernels.so", folder);
-    char *const argv[] = {fl__compiler.compiler, (char[]){"-std=gnu11"}, (char[]){"-O2"}, (char[]){"-fPIC"},
-                          (char[]){"-shared"}, (char[]){"-o"}, target, source, (char[]){"-lm"}, NULL};
+    char *argv[FL__COMPILE_OPTIONS + 6] = {fl__compiler.compiler}, output[] = "-o", math[] = "-lm";
+    int n = 1;
+    for (; n <= FL__COMPILE_OPTIONS; n++) argv[n] = (char *)(uintptr_t)fl__compile_options[n - 1];
+    argv[n++] = output, argv[n++] = target, argv[n++] = source, argv[n++] = math;
     posix_spawn_file_actions_t files;
     posix_spawnattr_t how;
     sigset_t none;
