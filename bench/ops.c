@@ -9,7 +9,8 @@
 
    ARGS=nets: these only; bench/peers/torch_ops.py prints the same rows. ARGS=formulas: every line of the op
    tables and its gradients, ns per f32 element in one thread, at 16 Ki elements (in the caches) and 1 Mi; the
-   minimum of many calls. ARGS="formulas mish": that one. */
+   minimum of many calls. ARGS="formulas mish": that one. ARGS=folds: reductions of rows in the second-level
+   cache, in one thread, likewise. */
 #include "../fl_backend.h"
 #include "bench.h"
 #include <math.h>
@@ -380,7 +381,38 @@ static void measure_formulas(const char *only) {
         }
 }
 
+/* >>folds */
+
+static fl_tensor *argmax_of(fl_tensor *x, fl_axes axes) { return fl_argmax(x, axes.axis[0], false); }
+
+/* Rows of 64 Ki elements, reduced one after the other. */
+static void measure_folds(void) {
+    static const struct {
+        const char *name;
+        fl_tensor *(*reduce)(fl_tensor *, fl_axes);
+    } folds[] = {{"sum", fl_sum}, {"mean", fl_mean}, {"amax", fl_amax}, {"amin", fl_amin},
+                 {"argmax", argmax_of}};
+    enum { ELEMENTS = 1 << 16 };
+    fl_set_threads(1);
+    for (size_t k = 0; k < sizeof folds / sizeof *folds; k++)
+        for (int64_t n = 16; n <= 4096; n *= n < 64 ? 2 : 4) {
+            fl_scope s = fl_scope_begin();
+            fl_tensor *x = fl_uniform(FL_SHAPE(ELEMENTS / n, n), -1, 1, FL_F32, &(fl_rng){1, 0});
+            job j = {.x = x, .reduce = folds[k].reduce, .axes = FL_AXES(1)};
+            char note[40];
+            double least = 1e9;
+            for (int r = 0; r < 500; r++) least = fmin(least, once(run_job, &j));
+            snprintf(note, sizeof note, "rows of %lld, %s", (long long)n, fl_cpu_level());
+            bench_line(folds[k].name, least / ELEMENTS * 1e9, "ns", note);
+            fl_scope_end(&s);
+        }
+}
+
 int main(int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "folds") == 0) {
+        measure_folds();
+        return fl_error() != NULL;
+    }
     if (argc > 1 && strcmp(argv[1], "formulas") == 0) {
         measure_formulas(argc > 2 ? argv[2] : "");
         return fl_error() != NULL;

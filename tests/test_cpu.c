@@ -679,6 +679,82 @@ TEST(reductions_in_chunks) {
         }
 }
 
+/* The fold of n elements one by one, in the order that kernels/cpu/reduce.h describes. */
+static double ref_fold(fl_op op, const double *x, int64_t n) {
+    const int lanes = n < 16 ? 1 : n < 512 ? 8 : 64;
+    double lane[64];
+    for (int l = 0; l < lanes; l++) lane[l] = op == FL_OP_sum ? 0 : op == FL_OP_prod ? 1 : x[0];
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t l = lanes == 8 && i >= n / 8 * 8 ? 0 : i % lanes;
+        lane[l] = fold_one(op, lane[l], x[i]);
+    }
+    for (int l = 8; l < lanes; l++) lane[l % 8] = fold_one(op, lane[l % 8], lane[l]);
+    for (int l = 1; l < lanes && l < 8; l++) lane[0] = fold_one(op, lane[0], lane[l]);
+    return lane[0];
+}
+
+/* Element i of row r: numbers of many magnitudes; one NaN in each row; zeros of both signs, the higher or the
+   lower one once, among numbers below or above; infinities. */
+static double row_element(int kind, int64_t r, int64_t i, int64_t n, uint64_t *seed) {
+    const bool here = i == r % n;
+    const double x = ldexp((double)test_random(seed) / (1u << 30) - 1, (int)(test_random(seed) % 40) - 20);
+    switch (kind) {
+    case 0: return x;
+    case 1: return here ? copysign(NAN, x) : x;
+    case 2: return here ? 0.0 : i % 3 ? -0.0 : -fabs(x);
+    case 3: return here ? -0.0 : i % 3 ? 0.0 : fabs(x);
+    case 4: return r % 2 ? -0.0 : 0.0;
+    case 5: return here ? INFINITY : i % 5 == 4 ? -INFINITY : x;
+    case 6: return r % 2 ? INFINITY : -INFINITY;
+    default: return -fabs(x);
+    }
+}
+
+/* Rows of n elements in memory with a gap, folded to the same bits as one by one. */
+static void check_rows(fl_dtype d, int64_t n, int kind) {
+    static const fl_op ops[] = {FL_OP_sum, FL_OP_prod, FL_OP_amax, FL_OP_amin};
+    const int64_t rows = n < 71 ? n + 4 : 7, gap = n % 3;
+    uint64_t seed = (uint64_t)(n * 8 + kind);
+    double *v = malloc((size_t)(rows * n) * sizeof *v);
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = fl_full(FL_SHAPE(rows, n + gap), 1e30, d);
+    for (int64_t k = 0; k < rows * n; k++) {
+        char *at = (char *)fl_data(x) + (k / n * (n + gap) + k % n) * (int64_t)fl_dtype_size(d);
+        const double e = row_element(kind, n < 71 ? k / n : k / n * 97, k % n, n, &seed);
+        fl_number_store(d, at, (fl_number){.real = true, .f = e});
+        v[k] = fl_number_load(d, at).f;
+    }
+    x = fl_slice(x, 1, 0, n, 1);
+    for (int k = 0; k < 4; k++) {
+        fl_tensor *y = run_args(ops[k], FL_SHAPE(rows), d, &(fl_reduce_args){2, false}, 1, &x);
+        for (int64_t r = 0; CHECK(y) && r < rows; r++) {
+            double got = get(y, r), want = ref_fold(ops[k], v + r * n, n);
+            if (d == FL_F32) want = (float)want;
+            if ((isnan(got) && isnan(want)) || memcmp(&got, &want, sizeof got) == 0) continue;
+            CHECK(!"bits differ");
+            printf("  %s %s, rows of %lld, kind %d, row %lld: got %a, want %a\n",
+                   fl_op_get_info(ops[k])->name, fl_dtype_name(d), (long long)n, kind, (long long)r, got,
+                   want);
+        }
+    }
+    fl_scope_end(&s);
+    free(v);
+}
+
+TEST(rows_fold_as_one_by_one) {
+    static const int64_t longer[] = {71,  127, 128,  129,  255,  256,  257,  511,  512, 513,
+                                     575, 583, 1023, 1024, 1025, 4095, 4096, 4097, 8203};
+    for (int level = FL__PORTABLE; level <= FL__AVX512; level++) {
+        fl__level_cap(level);
+        for (int kind = 0; kind < 8; kind++) {
+            for (int64_t n = 1; n < 71; n++) check_rows(FL_F32, n, kind);
+            for (size_t i = 0; i < sizeof longer / sizeof *longer; i++) check_rows(FL_F32, longer[i], kind);
+            for (int64_t n = 1; n < 600 && level == FL__PORTABLE; n += n < 40 ? 1 : 59)
+                check_rows(FL_F64, n, kind);
+        }
+    }
+}
+
 /* Place of the first extreme among n elements of x from `first`, `step` elements apart. */
 static int64_t ref_place(const fl_tensor *x, int64_t first, int64_t step, int64_t n, bool largest) {
     int64_t best = 0;

@@ -1,10 +1,11 @@
 /* kernels/cpu/reduce.h - sum, prod, amax, amin over any axes; argmax, argmin
 
    The reduced dims are iterated in order of their steps. If they are dense in memory, or no dim is, each
-   output folds its elements into lanes (element i of a row into lane i mod the number of lanes), then the
-   lanes. If a kept dim is dense, a tile of outputs is folded at once, row by row. Long reductions are cut
-   into chunks of a fixed size, whose partial results are folded pairwise. So the summation tree depends on
-   shape and strides only. f32 sums and products are accumulated in double. */
+   output folds its elements into lanes: 512 and more into 64 lanes (element i into lane i mod 64), then these
+   into the first 8; 16 and more into 8 lanes, but those after the last full 8 into lane 0. The 8 lanes, and
+   fewer elements, are folded one by one. If a kept dim is dense, a tile of outputs is folded at once, row by
+   row. Long reductions are cut into chunks of a fixed size, whose partial results are folded pairwise. So the
+   summation tree depends on shape and strides only. f32 sums and products are accumulated in double. */
 #ifndef FL_CPU_REDUCE_H
 #define FL_CPU_REDUCE_H
 #include "slots.h"
@@ -16,6 +17,7 @@ extern "C" {
 enum {
     FL__FOLD_LANES = 64,
     FL__FEW_LANES = 8,
+    FL__LANE_ROWS = 64, /* rows of all lanes that stay in the first-level cache */
     FL__TILE_COLUMNS = 1024,
     FL__CHUNK = 65536 /* elements, or a quarter of those of a tile */
 };
@@ -28,6 +30,7 @@ typedef enum fl__fold_op { FL__FOLD_SUM, FL__FOLD_PROD, FL__FOLD_AMAX, FL__FOLD_
 typedef struct fl__fold {
     fl__rows rows;        /* elements into accumulators */
     fl__rows combine;     /* accumulators into accumulators */
+    fl__rows lines;       /* dense rows: acc[r] = the fold of x[r * stride + j] over j < width */
     fl_dtype dtype, acc;
     int size, acc_size;   /* bytes */
     uint64_t identity;    /* bits of an accumulator */
@@ -56,13 +59,16 @@ FL__LOOPS_BEGIN
 #define FL__WITH_I64 FL__ONCE
 #include "levels.inc"
 
-static fl__rows fl__rows_of(fl__fold_op op, fl_dtype d) {
-#define FL__FOLD_ROWS(name) \
+static fl__rows fl__rows_of(fl__fold_op op, fl_dtype d, bool lines) {
+#define FL__FOLD_LOOP(name) \
     {FL__AT_FLOATS(fl__fold_##name), [FL__VARIANT_I64] = fl__fold_##name##_i64_portable}
-    static const fl__rows table[4][FL__VARIANTS] = {FL__FOLD_ROWS(sum), FL__FOLD_ROWS(prod),
-                                                    FL__FOLD_ROWS(amax), FL__FOLD_ROWS(amin)};
-#undef FL__FOLD_ROWS
-    return table[op][fl__variant(d)];
+    static const fl__rows table[2][4][FL__VARIANTS] = {
+        {FL__FOLD_LOOP(sum_rows), FL__FOLD_LOOP(prod_rows), FL__FOLD_LOOP(amax_rows),
+         FL__FOLD_LOOP(amin_rows)},
+        {FL__FOLD_LOOP(sum_lines), FL__FOLD_LOOP(prod_lines), FL__FOLD_LOOP(amax_lines),
+         FL__FOLD_LOOP(amin_lines)}};
+#undef FL__FOLD_LOOP
+    return table[lines][op][fl__variant(d)];
 }
 
 static uint64_t fl__fold_identity(fl__fold_op op, fl_dtype acc) {
@@ -74,8 +80,9 @@ static uint64_t fl__fold_identity(fl__fold_op op, fl_dtype acc) {
 
 FL_PRIVATE fl__fold fl__fold_of(fl__fold_op op, fl_dtype dtype) {
     fl_dtype acc = dtype == FL_F32 && op <= FL__FOLD_PROD ? FL_F64 : dtype;
-    return (fl__fold){.rows = fl__rows_of(op, dtype),
-                      .combine = fl__rows_of(op, acc),
+    return (fl__fold){.rows = fl__rows_of(op, dtype, false),
+                      .combine = fl__rows_of(op, acc, false),
+                      .lines = fl__rows_of(op, dtype, true),
                       .dtype = dtype,
                       .acc = acc,
                       .size = (int)fl_dtype_size(dtype),
@@ -103,19 +110,11 @@ static void fl__lanes_end(const fl__fold *f, void *lanes) {
 
 FL_PRIVATE void fl__fold_line(const fl__fold *f, void *lanes, const void *x, int64_t step,
                               int64_t n) {
-    if (n < 2 * FL__FEW_LANES) {
+    if (step == f->size) {
+        f->lines(lanes, x, 1, 0, n);
+    } else {
         memcpy(lanes, &f->identity, sizeof f->identity);
         f->rows(lanes, x, n, step / f->size, 1);
-    } else if (n < 8 * FL__FOLD_LANES) {
-        int64_t tail = n % FL__FEW_LANES;
-        fl__fill_row(lanes, (const char *)&f->identity, FL__FEW_LANES, f->acc_size);
-        f->rows(lanes, x, n / FL__FEW_LANES, FL__FEW_LANES, FL__FEW_LANES);
-        f->rows(lanes, (const char *)x + (n - tail) * f->size, tail, 1, 1);
-        f->combine(lanes, (const char *)lanes + f->acc_size, FL__FEW_LANES - 1, 1, 1);
-    } else {
-        fl__lanes_begin(f, lanes);
-        fl__lanes_add(f, lanes, x, n);
-        fl__lanes_end(f, lanes);
     }
 }
 
@@ -269,6 +268,26 @@ static void fl__reduce_chunks(void *arg, int64_t first, int64_t last) {
     }
 }
 
+/* Folds up to n outputs from the cursor on, each of one dense row, into acc; returns how many, 0 if they are
+   no such rows. Rows that are converted must be adjacent. */
+static int64_t fl__fold_dense(const fl__reduction *r, fl__cursor *c, char *acc, int64_t n) {
+    const fl__iter *w = &r->reduced;
+    const int64_t step = r->kept.step[0], length = r->length;
+    _Alignas(FL_ALIGN) char buffer[FL__BLOCK * FL__ELEMENT];
+    if (w->ndim > 1 || w->step[0] != w->raw) return 0;
+    n = fl__iter_row(&r->kept, c, n);
+    if (!w->load) {
+        r->fold.lines(acc, c->ptr, n, step / w->size, length);
+    } else {
+        if (length == 0 || length > FL__BLOCK || step != length * w->raw) return 0;
+        n = fl__min(n, FL__BLOCK / length);
+        w->load((void *[]){buffer, c->ptr}, n * length, NULL);
+        r->fold.lines(acc, buffer, n, length, length);
+    }
+    fl__iter_advance(&r->kept, c, n);
+    return n;
+}
+
 /* Task: one output per unit, for a single chunk; stored many at a time. */
 static void fl__reduce_outputs(void *arg, int64_t first, int64_t last) {
     const fl__reduction *r = arg;
@@ -276,10 +295,13 @@ static void fl__reduce_outputs(void *arg, int64_t first, int64_t last) {
     fl__cursor c = fl__iter_seek(&r->kept, first);
     for (int64_t i = first, n; i < last; i += n) {
         n = fl__min(last - i, FL__TILE_COLUMNS);
-        for (int64_t k = 0; k < n; k++) {
+        for (int64_t k = 0, m; k < n; k += m) {
+            char *to = acc + k * r->fold.acc_size;
+            m = fl__fold_dense(r, &c, to, n - k);
+            if (m > 0) continue;
             fl__fold_output(r, c.ptr, 0, r->length, lanes);
-            fl__copy_row(acc + k * r->fold.acc_size, 0, lanes, 0, 1, r->fold.acc_size);
-            fl__iter_advance(&r->kept, &c, 1);
+            fl__copy_row(to, 0, lanes, 0, 1, r->fold.acc_size);
+            fl__iter_advance(&r->kept, &c, m = 1);
         }
         fl__reduction_store(r, acc, i, n);
     }
