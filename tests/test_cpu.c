@@ -679,6 +679,41 @@ TEST(reductions_in_chunks) {
         }
 }
 
+/* Place of the first extreme among n elements of x from `first`, `step` elements apart. */
+static int64_t ref_place(const fl_tensor *x, int64_t first, int64_t step, int64_t n, bool largest) {
+    int64_t best = 0;
+    for (int64_t i = 1; i < n; i++) {
+        double v = get(x, first + i * step), b = get(x, first + best * step);
+        int64_t vi = get_int(x, first + i * step), bi = get_int(x, first + best * step);
+        bool real = fl_dtype_is_float(x->dtype), wins = real && isnan(v) && !isnan(b);
+        if (wins || (real ? (largest ? v > b : v < b) : (largest ? vi > bi : vi < bi))) best = i;
+    }
+    return best;
+}
+
+static void check_place(fl_tensor *x, int axis, bool largest, const char *where) {
+    fl_reduce_args args = {1u << axis, true};
+    fl_tensor *y = run_args(largest ? FL_OP_argmax : FL_OP_argmin, reduced_shape(x, args.axes),
+                            FL_I64, &args, 1, &x);
+    int64_t inner = 1, n = x->shape[axis];
+    for (int i = axis + 1; i < x->ndim; i++) inner *= x->shape[i];
+    for (int64_t o = 0; CHECK(y) && o < fl_numel(y); o++) {
+        int64_t want = ref_place(x, o / inner * inner * n + o % inner, inner, n, largest);
+        if (!CHECK_EQ_INT(get_int(y, o), want)) printf("  %s, axis %d\n", where, axis);
+    }
+}
+
+TEST(argmax_and_argmin) {
+    for (int layout = 0; layout < LAYOUTS; layout++)
+        for (int k = 0; k < 3 * 2; k++) {
+            fl_tensor *x = laid_out(layout, computed[k % 3], 41, k >= 3);
+            for (int axis = 0; axis < x->ndim && fl_numel(x) > 0; axis++) {
+                check_place(x, axis, true, layout_name[layout]);
+                check_place(x, axis, false, layout_name[layout]);
+            }
+        }
+}
+
 /* The fold of n elements one by one, in the order that kernels/cpu/reduce.h describes. */
 static double ref_fold(fl_op op, const double *x, int64_t n) {
     const int lanes = n < 16 ? 1 : n < 512 ? 8 : 64;
@@ -737,6 +772,7 @@ static void check_rows(fl_dtype d, int64_t n, int kind) {
                    want);
         }
     }
+    check_place(x, 1, kind % 2, "rows");
     fl_scope_end(&s);
     free(v);
 }
@@ -753,41 +789,6 @@ TEST(rows_fold_as_one_by_one) {
                 check_rows(FL_F64, n, kind);
         }
     }
-}
-
-/* Place of the first extreme among n elements of x from `first`, `step` elements apart. */
-static int64_t ref_place(const fl_tensor *x, int64_t first, int64_t step, int64_t n, bool largest) {
-    int64_t best = 0;
-    for (int64_t i = 1; i < n; i++) {
-        double v = get(x, first + i * step), b = get(x, first + best * step);
-        int64_t vi = get_int(x, first + i * step), bi = get_int(x, first + best * step);
-        bool real = fl_dtype_is_float(x->dtype), wins = real && isnan(v) && !isnan(b);
-        if (wins || (real ? (largest ? v > b : v < b) : (largest ? vi > bi : vi < bi))) best = i;
-    }
-    return best;
-}
-
-static void check_place(fl_tensor *x, int axis, bool largest, const char *where) {
-    fl_reduce_args args = {1u << axis, true};
-    fl_tensor *y = run_args(largest ? FL_OP_argmax : FL_OP_argmin, reduced_shape(x, args.axes),
-                            FL_I64, &args, 1, &x);
-    int64_t inner = 1, n = x->shape[axis];
-    for (int i = axis + 1; i < x->ndim; i++) inner *= x->shape[i];
-    for (int64_t o = 0; CHECK(y) && o < fl_numel(y); o++) {
-        int64_t want = ref_place(x, o / inner * inner * n + o % inner, inner, n, largest);
-        if (!CHECK_EQ_INT(get_int(y, o), want)) printf("  %s, axis %d\n", where, axis);
-    }
-}
-
-TEST(argmax_and_argmin) {
-    for (int layout = 0; layout < LAYOUTS; layout++)
-        for (int k = 0; k < 3 * 2; k++) {
-            fl_tensor *x = laid_out(layout, computed[k % 3], 41, k >= 3);
-            for (int axis = 0; axis < x->ndim && fl_numel(x) > 0; axis++) {
-                check_place(x, axis, true, layout_name[layout]);
-                check_place(x, axis, false, layout_name[layout]);
-            }
-        }
 }
 
 /* >>index */

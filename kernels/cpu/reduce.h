@@ -19,7 +19,8 @@ enum {
     FL__FEW_LANES = 8,
     FL__LANE_ROWS = 64, /* rows of all lanes that stay in the first-level cache */
     FL__TILE_COLUMNS = 1024,
-    FL__CHUNK = 65536 /* elements, or a quarter of those of a tile */
+    FL__CHUNK = 65536, /* elements, or a quarter of those of a tile */
+    FL__FIND_BLOCK = 32 /* elements of a long row that are compared before a branch */
 };
 
 /* acc[j] = acc[j] op x[r * stride + j] for r < rows, j < width; the stride is in elements. */
@@ -436,7 +437,12 @@ FL__REDUCE_SLOT(amin, FL__FOLD_AMIN)
 #define FL__FIND(T, name) \
     static int64_t fl__find_##name(const void *block, int64_t n, const void *value) { \
         const T *x = block, v = *(const T *)value; \
-        for (int64_t i = 0; i < n; i++) \
+        int64_t i = 0; \
+        for (int found = v != v || n < 4 * FL__FIND_BLOCK; !found && i + FL__FIND_BLOCK <= n;) { \
+            for (int j = 0; j < FL__FIND_BLOCK; j++) found |= x[i + j] == v; \
+            if (!found) i += FL__FIND_BLOCK; \
+        } \
+        for (; i < n; i++) \
             if (x[i] == v || (v != v && x[i] != x[i])) return i; \
         return -1; \
     } \
