@@ -20,6 +20,7 @@
                         programs as C
      fl/graph/compile.h their compiler, and the cache of kernels
      fl/graph/group.h   groups of element-wise calls
+     fl/graph/rows.h    groups with reductions along the last axis
      fl/graph/lazy.h    deferred execution: fl_lazy, fl_eval, passes
      fl/graph/plan.h    memory plans
      fl/graph/graph.h   static execution: fl_graph_begin, fl_graph_end, fl_graph_replay */
@@ -34,6 +35,7 @@
 #include "fl/graph/kernel_text.h"
 #include "fl/graph/compile.h"
 #include "fl/graph/group.h"
+#include "fl/graph/rows.h"
 #include "fl/graph/lazy.h"
 #include "fl/graph/plan.h"
 #include "fl/graph/graph.h"

@@ -13,6 +13,7 @@
    the rest. */
 #include "../fl_all.h"
 #include "../fl_backend.h"
+#include "../fl/graph/rows.h"
 #include "heap.h"
 #include "paged.h"
 #include "test.h"
@@ -624,6 +625,7 @@ static uint64_t first_program(void) {
 
 static void run_programs(int64_t n, bool pages) {
     const uint64_t first = first_program();
+    const int64_t rows_before = fl__rows_count();
     test_errors_return();
     signal(SIGSEGV, say_which);
     int failures = 0;
@@ -634,9 +636,12 @@ static void run_programs(int64_t n, bool pages) {
         failures++;
         shorten(&p, pages);
     }
-    printf("  %lld programs of %.0f calls, %lld replays, %lld calls refused\n", (long long)n,
-           (double)count.calls / (double)n, (long long)count.replays, (long long)count.errors);
+    const int64_t rows = fl__rows_count() - rows_before;
+    printf("  %lld programs of %.0f calls, %lld replays, %lld calls refused, %lld groups of rows ran\n",
+           (long long)n, (double)count.calls / (double)n, (long long)count.replays, (long long)count.errors,
+           (long long)rows);
     CHECK(count.calls > 120 * n && count.replays > n);
+    CHECK(pages || rows > n); /* paging out watches the calls, which so are not grouped */
 }
 
 #ifdef TEST_SANITIZED

@@ -2,6 +2,7 @@
 #include "../fl_all.h"
 #include "../fl_backend.h"
 #include "../kernels/cpu/bf16.h"
+#include "../fl/graph/rows.h"
 #include "../kernels/cpu/force.h"
 #include "test.h"
 
@@ -448,6 +449,178 @@ TEST(groups_store_what_is_used_and_call_what_is_replaced) {
         CHECK(fl_backend_use(&old, NULL));
         fl_drop(got);
         fl_graph_free(g);
+    }
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
+/* Softmax in 5 ops, layer norm in 9, the former's gradient in 4: nobody sees but the last. */
+static fl_tensor *softmax_by_hand(fl_tensor **x) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *e = fl_exp(fl_sub(x[0], fl_amax(x[0], FL_AXES_KEEP(-1))));
+    return fl_scope_return(&s, fl_div(e, fl_sum(e, FL_AXES_KEEP(-1))));
+}
+
+static fl_tensor *layer_norm_by_hand(fl_tensor **x) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *d = fl_sub(x[0], fl_mean(x[0], FL_AXES_KEEP(-1)));
+    fl_tensor *scale = fl_rsqrt(fl_add(fl_mean(fl_mul(d, d), FL_AXES_KEEP(-1)), fl_num(1e-5)));
+    return fl_scope_return(&s, fl_add(fl_mul(fl_mul(d, scale), x[1]), x[2]));
+}
+
+static fl_tensor *softmax_gradient_by_hand(fl_tensor **x) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *y = fl_sum(fl_mul(x[0], x[3]), FL_AXES_KEEP(-1));
+    return fl_scope_return(&s, fl_mul(x[0], fl_sub(x[3], y)));
+}
+
+typedef fl_tensor *(*rows_fn)(fl_tensor **x);
+
+/* Runs fn on x in mode 0 to 3: eager, deferred, rounds, replay. `steps` times; *most: bytes of the last. */
+static fl_tensor *in_mode(int mode, rows_fn fn, fl_tensor **x, int steps, int64_t *most) {
+    fl_graph *g = fl_graph_new();
+    fl_tensor *y = NULL;
+    for (int i = 0; i < steps; i++) {
+        if (mode != 3 || i < 2) fl_drop(y);
+        fl_scope inner = fl_scope_begin();
+        fl_mem_stats_reset_peak(NULL);
+        const int64_t before = fl_mem_stats_of(NULL).in_use;
+        if (mode == 3 && i >= 2) {
+            CHECK(fl_graph_replay(g));
+        } else {
+            if (mode > 1) CHECK(fl_graph_begin(g));
+            fl_lazy(mode == 1);
+            y = fl_keep(fn(x));
+            fl_lazy(false);
+            if (mode > 1) CHECK(fl_graph_end(g));
+        }
+        *most = fl_mem_stats_of(NULL).peak_in_use - before;
+        fl_scope_end(&inner);
+    }
+    fl_graph_free(g);
+    return y;
+}
+
+TEST(reductions_of_rows_run_in_the_cache) {
+    static const rows_fn fns[] = {softmax_by_hand, layer_norm_by_hand, softmax_gradient_by_hand};
+    static const int64_t sizes[][2] = {{64, 1024}, {512, 1024}, {4096, 16}, {3, 7}, {1, 1000}, {700, 33}, {33, 700},
+                                       {20000, 2}, {9, 16384}, {9, 16385}};
+    for (int f64 = 0; f64 < 2; f64++)
+        for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+            fl_scope s = fl_scope_begin();
+            const fl_dtype d = f64 ? FL_F64 : FL_F32;
+            const int64_t rows = sizes[k][0], n = sizes[k][1], bytes = rows * n * (f64 ? 8 : 4);
+            const fl_shape whole = FL_SHAPE(rows, n), row = FL_SHAPE(n);
+            fl_tensor *x[] = {fl_normal(whole, 0, 1, d, NULL), fl_normal(row, 1, 1, d, NULL),
+                              fl_normal(row, 0, 1, d, NULL), fl_normal(whole, 0, 1, d, NULL)};
+            for (size_t f = 0; f < sizeof fns / sizeof *fns; f++) {
+                int64_t eager = 0, most = 0;
+                fl_tensor *want = in_mode(0, fns[f], x, 1, &eager);
+                for (int mode = 1; mode < 4; mode++) {
+                    const int64_t before = fl__rows_count();
+                    fl_tensor *got = in_mode(mode, fns[f], x, 4, &most);
+                    const bool joined = n <= 16384 && (mode > 1 || rows * n >= 4096);
+                    bool ok = CHECK_EQ_INT(fl__rows_count() - before, joined ? mode == 1 ? 4 : 3 : 0);
+                    ok &= CHECK(same_bits(got, want));
+                    if (joined && mode < 3 && rows == 512) /* the result, columns */
+                        ok &= CHECK(most < bytes + bytes / 2 && most <= eager);
+                    if (!ok)
+                        printf("  %lld x %lld, fn %d, mode %d: %lld bytes of %lld\n", (long long)rows,
+                               (long long)n, (int)f, mode, (long long)most, (long long)eager);
+                    fl_drop(got);
+                }
+                fl_drop(want);
+            }
+            fl_scope_end(&s);
+        }
+    CHECK_NOTHING_LIVES();
+}
+
+/* Row 0 of x is read by all rows, and x then written. */
+static fl_tensor *row_read_by_all_then_written(fl_tensor **x) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *e = fl_exp(fl_sub(x[1], fl_slice(x[0], 0, 0, 1, 1)));
+    fl_assign(x[0], fl_div(fl_mul(e, x[0]), fl_sum(e, FL_AXES_KEEP(-1))));
+    return fl_scope_return(&s, fl_mul(x[0], fl_num(1)));
+}
+
+/* Row 1 of what is summed is read by all rows. */
+static fl_tensor *row_of_the_value_summed(fl_tensor **x) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *e = fl_exp(x[0]), *sum = fl_sum(e, FL_AXES_KEEP(-1));
+    return fl_scope_return(&s, fl_div(fl_sub(e, fl_slice(e, 0, 1, 2, 1)), sum));
+}
+
+/* Sums, as a column, are read as the row of another one. */
+static fl_tensor *sums_across(fl_tensor **x) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *sum = fl_sum(fl_exp(x[0]), FL_AXES(-1));
+    return fl_scope_return(&s, fl_sub(x[1], sum));
+}
+
+static fl_tensor *storage;
+/* Storage that is never written, and read by a call that nobody needs. */
+static fl_tensor *storage_never_written(fl_tensor **x) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *empty = fl_empty(fl_shape_of(x[0]), FL_F32), *e = fl_exp(x[0]);
+    fl_mul(empty, x[0]);
+    storage = fl_keep(empty);
+    return fl_scope_return(&s, fl_div(e, fl_sum(e, FL_AXES_KEEP(-1))));
+}
+
+/* A result that is stored, over whose operand, which dies, it could be written, were that not read again. */
+static fl_tensor *operand_read_again(fl_tensor **x) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *t = fl_cumsum(x[0], 1), *e = fl_tanh(t), *z = fl_div(t, fl_sum(e, FL_AXES_KEEP(-1)));
+    z = fl_cumsum(z, 0);
+    return fl_scope_return(&s, fl_add(fl_cumsum(e, 0), z));
+}
+
+/* x is overwritten by its softmax, twice, of which the second is read through a reshaped view. */
+static fl_tensor *softmax_in_place(fl_tensor **x) {
+    fl_scope s = fl_scope_begin();
+    const int64_t n = x[0]->shape[1];
+    for (int i = 0; i < 2; i++) {
+        fl_tensor *e = fl_exp(fl_sub(x[0], fl_amax(x[0], FL_AXES_KEEP(-1))));
+        fl_assign(x[0], fl_div(e, fl_sum(e, FL_AXES_KEEP(-1))));
+    }
+    return fl_scope_return(&s, fl_sum(fl_sqrt(fl_reshape(x[0], FL_SHAPE(-1, 1, n))), FL_AXES(2)));
+}
+
+TEST(rows_touch_memory_as_their_calls_do) {
+    static const struct {
+        rows_fn fn;
+        int groups; /* of rows, in each round */
+    } cases[] = {{row_read_by_all_then_written, 1}, {row_of_the_value_summed, 1}, {sums_across, 1},
+                 {storage_never_written, 1}, {operand_read_again, 1}, {softmax_in_place, 1}};
+    fl_scope s = fl_scope_begin();
+    fl_tensor *start = fl_normal(FL_SHAPE(72, 72), 0, 1, FL_F32, NULL);
+    fl_tensor *x[] = {fl_clone(start), fl_normal(FL_SHAPE(72, 72), 0, 1, FL_F32, NULL)};
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        fl_tensor *want = NULL, *want_x = NULL, *y = NULL;
+        for (int mode = 0; mode < 4; mode++) { /* eager, deferred, rounds, replay */
+            fl_graph *g = fl_graph_new();
+            for (int i = 0; i < 4; i++) {
+                const int64_t before = fl__rows_count();
+                fl_assign(x[0], start);
+                if (mode == 3 && i >= 2) {
+                    CHECK(fl_graph_replay(g));
+                } else {
+                    if (mode > 1) CHECK(fl_graph_begin(g));
+                    fl_lazy(mode == 1);
+                    storage = NULL;
+                    y = cases[k].fn(x);
+                    fl_lazy(false);
+                    if (mode > 1) CHECK(fl_graph_end(g));
+                }
+                CHECK_EQ_INT(fl__rows_count() - before, mode == 1 || (mode && i) ? cases[k].groups : 0);
+                if (!want) want = y, want_x = fl_clone(x[0]);
+                CHECK(same_bits(y, want) && same_bits(x[0], want_x));
+                if (storage && CHECK(fl_map(storage, FL_READ))) fl_unmap(storage, FL_READ);
+                if (mode < 3 || !i || i == 3) fl_drop(storage);
+            }
+            fl_graph_free(g);
+        }
     }
     fl_scope_end(&s);
     CHECK_NOTHING_LIVES();

@@ -19,7 +19,24 @@ extern "C" {
 #endif
 
 /* Internal to fl/graph. */
-typedef struct fl__group fl__group;
+enum { FL__GROUP_CALLS = 48, FL__GROUP_INPUTS = 8 };
+/* Operand k of a call: out[k], or in[k - 4]. */
+typedef struct fl__operand_of {
+    int call, k;
+} fl__operand_of;
+typedef struct fl__row_program fl__row_program; /* rows.h */
+/* An entry of an order that is not one call of the list. */
+typedef struct fl__group {
+    int n_calls, call[FL__GROUP_CALLS];
+    int n_in, n_out, n_numbers;
+    fl__operand_of in[FL__GROUP_INPUTS], out[FL_FORMULA_OUTPUTS];
+    uint8_t shares[FL_FORMULA_OUTPUTS]; /* bit m: out[k] may have the memory of in[m], if that dies here */
+    fl_dtype dtype; /* of its numbers */
+    fl__row_program *rows; /* NULL: a call of `formula`: */
+    fl__operand_of number[FL_FORMULA_CONSTANTS]; /* weak operands, and the constants that they are */
+    uint8_t constant[FL_FORMULA_CONSTANTS];
+    fl_formula_args args;
+} fl__group;
 /* The order in which a list runs: entry i is call run[i], or group -1 - run[i]. */
 typedef struct fl__order {
     int *run;
@@ -39,9 +56,29 @@ FL_PRIVATE bool fl__order_fits(const fl__order *o, const fl_graph_list *l);
 typedef struct fl__grouped_call {
     fl_graph_call call;
     fl_formula_args args;
+    const fl__group *group; /* of rows: call.user is this struct */
+    const fl_graph_list *list;
 } fl__grouped_call;
 FL_PRIVATE const fl_graph_call *fl__order_call(const fl__order *o, const fl_graph_list *l, int i,
                                                fl__grouped_call *made);
+/* For rows.h: a group of the first of n calls, as many as fit, whose results are all outputs; NULL if the
+   first one does not. o owns it. */
+typedef struct fl__grouping fl__grouping;
+FL_PRIVATE fl__group *fl__group_of(fl__grouping *w, const int *call, int n);
+/* A copy of g that o owns; NULL without memory. */
+FL_PRIVATE fl__group *fl__order_keep(fl__order *o, const fl__group *g);
+FL_PRIVATE bool fl__has_shipped_slot(fl_op op);
+/* True if another than the list refers to the value. */
+FL_PRIVATE bool fl__is_held(const fl_graph_value *v);
+#ifndef __cplusplus
+static inline const fl_tensor *fl__operand_at(const fl_graph_list *l, fl__operand_of at) {
+    const fl_call *c = &l->call[at.call].call;
+    return at.k < 4 ? c->out[at.k] : c->in[at.k - 4];
+}
+static inline int fl__value_at(const fl_graph_list *l, fl__operand_of at) {
+    return l->call[at.call].value[at.k];
+}
+#endif
 
 #ifdef __cplusplus
 }
@@ -51,23 +88,11 @@ FL_PRIVATE const fl_graph_call *fl__order_call(const fl__order *o, const fl_grap
 #if defined(FL_IMPL_ONLY_GRAPH_GROUP) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_GRAPH_GROUP_IMPL
 #define FL_GRAPH_GROUP_IMPL
+#include "rows.h"
+#include <limits.h>
 #include <string.h>
 
-enum { FL__GROUP_CALLS = 48, FL__OPEN_GROUPS = 6, FL__GROUP_INPUTS = 8 };
-
-/* Operand k of a call: out[k], or in[k - 4]. */
-typedef struct fl__operand_of {
-    int call, k;
-} fl__operand_of;
-
-struct fl__group {
-    int n_calls, call[FL__GROUP_CALLS];
-    int n_in, n_out, n_numbers;
-    fl__operand_of in[FL__GROUP_INPUTS], out[FL_FORMULA_OUTPUTS];
-    fl__operand_of number[FL_FORMULA_CONSTANTS]; /* weak operands, and the constants that they are */
-    uint8_t constant[FL_FORMULA_CONSTANTS];
-    fl_formula_args args;
-};
+enum { FL__OPEN_GROUPS = 6 };
 
 /* A value that an open group has computed: its index in the program. */
 typedef struct fl__computed {
@@ -79,28 +104,18 @@ typedef struct fl__open_group {
     bool used;
     fl__group g;
     fl_formula_builder b;
-    fl_dtype dtype;
     const fl_tensor *like; /* the layout of the outputs */
     uint64_t state;
     int n_computed, in_value[FL__GROUP_INPUTS];
     fl__computed computed[2 * FL__GROUP_CALLS];
 } fl__open_group;
 
-typedef struct fl__grouping {
+struct fl__grouping {
     const fl_graph_list *l;
     fl__order *o;
     int *reads; /* of each value, by the calls to come */
     fl__open_group open[FL__OPEN_GROUPS], saved;
-} fl__grouping;
-
-static const fl_tensor *fl__operand_at(const fl_graph_list *l, fl__operand_of at) {
-    const fl_call *c = &l->call[at.call].call;
-    return at.k < 4 ? c->out[at.k] : c->in[at.k - 4];
-}
-
-static int fl__value_at(const fl_graph_list *l, fl__operand_of at) {
-    return l->call[at.call].value[at.k];
-}
+};
 
 static bool fl__same_layout(const fl_tensor *a, const fl_tensor *b) {
     if (a->ndim != b->ndim) return false;
@@ -111,7 +126,7 @@ static bool fl__same_layout(const fl_tensor *a, const fl_tensor *b) {
 
 /* ---- which calls join ---- */
 
-static bool fl__has_shipped_slot(fl_op op) {
+FL_PRIVATE bool fl__has_shipped_slot(fl_op op) {
     const fl_backend *cpu = fl_backend_at(0);
     return cpu->op[op] && cpu->op[op] == fl_backend_cpu()->op[op];
 }
@@ -128,10 +143,10 @@ static bool fl__is_exact(const fl_tensor *t) {
 /* The dtype of c's numbers if it can be in a group, else NONE. */
 static fl_dtype fl__group_dtype(const fl_call *c, int64_t least) {
     const fl_op_info *info = fl_op_get_info(c->op);
-    const bool formula = info->arity && info->cls != FL_CLASS_INT && info->cls != FL_CLASS_BOOL;
+    const bool formula = info && info->arity && info->cls != FL_CLASS_INT && info->cls != FL_CLASS_BOOL;
     const fl_tensor *y = fl__first_output(c);
     fl_dtype d = FL_DTYPE_NONE;
-    if (!y || y->backend || fl_numel(y) < least || !fl__has_shipped_slot(c->op)) return d;
+    if (!info || !y || y->backend || fl_numel(y) < least || !fl__has_shipped_slot(c->op)) return d;
     if (!formula && c->op != FL_OP_where && c->op != FL_OP_copy && c->op != FL_OP_grad1 &&
         c->op != FL_OP_grad2)
         return d;
@@ -218,13 +233,17 @@ static bool fl__group_steps(fl__open_group *g, const fl_call *c, const int in[],
     return true;
 }
 
+FL_PRIVATE bool fl__is_held(const fl_graph_value *v) {
+    return v->constant || !v->buffer ||
+           __atomic_load_n(&v->buffer->refs_, __ATOMIC_ACQUIRE) != FL__WAITED_FOR;
+}
+
 /* True if a call that is to come, other than `now`, or a holder outside of the list uses the value. */
 static bool fl__is_kept(const fl__grouping *w, int value, const fl_graph_call *now) {
     const fl_graph_value *v = &w->l->value[value];
     int reads = w->reads[value];
     for (int k = 0; now && k < now->call.n_in; k++) reads -= now->value[4 + k] == value;
-    return !v->made || v->constant || reads > 0 ||
-           !v->buffer || __atomic_load_n(&v->buffer->refs_, __ATOMIC_ACQUIRE) != FL__WAITED_FOR;
+    return !v->made || reads > 0 || fl__is_held(v);
 }
 
 /* Adds call i to g; `now`: that call if w->reads counts its reads still. False, and g changed, if it does not
@@ -233,7 +252,7 @@ static bool fl__group_add(fl__grouping *w, fl__open_group *g, int i, fl_dtype d,
     const fl_graph_call *rec = &w->l->call[i];
     const fl_call *c = &rec->call;
     int in[FL_FORMULA_INPUTS], out[4] = {-1, -1, -1, -1}, kept = 0;
-    if (g->g.n_calls == FL__GROUP_CALLS || g->dtype != d || g->state != rec->state) return false;
+    if (g->g.n_calls == FL__GROUP_CALLS || g->g.dtype != d || g->state != rec->state) return false;
     for (int k = 0; k < c->n_in; k++)
         if ((in[k] = fl__group_operand(w, g, i, k)) < 0) return false;
     if (!fl__group_steps(g, c, in, out)) return false;
@@ -273,18 +292,26 @@ static void fl__order_add(fl__grouping *w, int entry) {
     w->o->run[w->o->n++] = entry;
 }
 
-/* Completes the program of g and places it in the order; false if it does not fit. */
-static bool fl__group_end(fl__grouping *w, fl__open_group *g) {
+FL_PRIVATE fl__group *fl__order_keep(fl__order *o, const fl__group *g) {
+    fl__group *kept = fl_heap_grow(&o->group, &o->cap, o->n_groups + 1, sizeof *o->group)
+                          ? fl_heap_alloc(sizeof *kept) : NULL;
+    if (kept) o->group[o->n_groups++] = memcpy(kept, g, sizeof *kept);
+    return kept;
+}
+
+/* Completes the program of g and keeps it; NULL if it does not fit. */
+static fl__group *fl__group_end(fl__grouping *w, fl__open_group *g) {
     fl__group *r = &g->g;
     int out[FL_FORMULA_OUTPUTS];
     for (int i = 0; i < g->n_computed; i++) {
         const fl__computed *m = &g->computed[i];
         if (fl__computed_of(g, m->value) != m || !fl__is_kept(w, m->value, NULL)) continue;
-        if (r->n_out == FL_FORMULA_OUTPUTS) return false;
+        if (r->n_out == FL_FORMULA_OUTPUTS) return NULL;
+        r->shares[r->n_out] = 0xff;
         r->out[r->n_out] = m->at;
         out[r->n_out++] = m->index;
     }
-    if (!r->n_out || !fl_formula_build_end(&g->b, r->n_out, out)) return false;
+    if (!r->n_out || !fl_formula_build_end(&g->b, r->n_out, out)) return NULL;
     int n = 0; /* numbers that steps use, as numbered now */
     for (int i = 0; i < r->n_numbers; i++) {
         const int at = g->b.at[FL_FORMULA_CONSTANT + r->constant[i]];
@@ -293,20 +320,16 @@ static bool fl__group_end(fl__grouping *w, fl__open_group *g) {
         r->constant[n++] = (uint8_t)(at - FL_FORMULA_CONSTANT);
     }
     r->n_numbers = n;
-    if (!fl_heap_grow(&w->o->group, &w->o->cap, w->o->n_groups + 1, sizeof *w->o->group)) return false;
-    fl__group *kept = fl_heap_alloc(sizeof *kept);
-    if (!kept) return false;
-    memcpy(kept, r, sizeof *kept);
-    fl__compile_ahead(&kept->args.program, g->dtype);
-    w->o->group[w->o->n_groups] = kept;
-    fl__order_add(w, -1 - (int)w->o->n_groups++);
-    return true;
+    return fl__order_keep(w->o, r);
 }
 
 static void fl__group_close(fl__grouping *w, fl__open_group *g) {
     if (!g->used) return;
     g->used = false;
-    if (g->g.n_calls > 1 && fl__group_end(w, g)) return;
+    if (g->g.n_calls > 1 && fl__group_end(w, g)) {
+        fl__order_add(w, -(int)w->o->n_groups);
+        return;
+    }
     for (int i = 0; i < g->g.n_calls; i++) fl__order_add(w, g->g.call[i]);
 }
 
@@ -341,7 +364,7 @@ static bool fl__group_merge(fl__grouping *w, fl__open_group *g, const fl__open_g
     bool ok = true;
     w->saved = *g;
     for (int i = 0; ok && i < from->g.n_calls; i++)
-        ok = fl__group_add(w, g, from->g.call[i], from->dtype, NULL);
+        ok = fl__group_add(w, g, from->g.call[i], from->g.dtype, NULL);
     if (!ok) *g = w->saved;
     return ok;
 }
@@ -352,7 +375,7 @@ static bool fl__group_begin(fl__grouping *w, int i, fl_dtype d) {
     if (o == FL__OPEN_GROUPS) fl__group_close(w, &w->open[o = 0]);
     fl__open_group *g = &w->open[o];
     memset(g, 0, sizeof *g);
-    g->dtype = d;
+    g->g.dtype = d;
     g->state = w->l->call[i].state;
     if (!fl_formula_build(&g->b, &g->g.args.program, 0, 0)) return false;
     return g->used = fl__group_join(w, g, i, d);
@@ -360,7 +383,7 @@ static bool fl__group_begin(fl__grouping *w, int i, fl_dtype d) {
 
 static void fl__group_call(fl__grouping *w, int i, int64_t least) {
     const fl_graph_call *c = &w->l->call[i];
-    const fl_dtype d = c->call.op ? fl__group_dtype(&c->call, least) : FL_DTYPE_NONE;
+    const fl_dtype d = fl__group_dtype(&c->call, least);
     fl__open_group *to = d != FL_DTYPE_NONE ? fl__group_near(w, c) : NULL;
     bool joined = false;
     for (int o = 0; o < FL__OPEN_GROUPS; o++) {
@@ -374,6 +397,16 @@ static void fl__group_call(fl__grouping *w, int i, int64_t least) {
     if (!joined) fl__order_add(w, i);
     for (int k = 0; k < c->call.n_in; k++)
         if (c->value[4 + k] >= 0) w->reads[c->value[4 + k]]--;
+}
+
+FL_PRIVATE fl__group *fl__group_of(fl__grouping *w, const int *call, int n) {
+    fl__open_group *g = &w->open[0]; /* none is open any more, and no call is to come: all results are kept */
+    const fl_dtype d = fl__group_dtype(&w->l->call[call[0]].call, 0);
+    if (d == FL_DTYPE_NONE || !fl__group_begin(w, call[0], d)) return NULL;
+    for (int i = 1; i < n && fl__group_dtype(&w->l->call[call[i]].call, 0) == d; i++)
+        if (!fl__group_join(w, g, call[i], d)) break;
+    g->used = false;
+    return fl__group_end(w, g);
 }
 
 static void fl__order_uses(const fl__order *o, const fl_graph_list *l) {
@@ -407,6 +440,10 @@ FL_PRIVATE fl__order *fl__order_new(const fl_graph_list *l, int64_t least) {
         for (int i = 0; i < l->n; i++) fl__group_call(w, i, least);
         for (int k = 0; k < FL__OPEN_GROUPS; k++) fl__group_close(w, &w->open[k]);
         fl__order_uses(o, l);
+        for (int64_t i = 0; i < l->n_values; i++) w->reads[i] = INT_MAX / 2; /* for fl__group_of */
+        if (fl__order_rows(o, l, w, least)) fl__order_uses(o, l);
+        for (int64_t i = 0; i < o->n_groups; i++)
+            if (!o->group[i]->rows) fl__compile_ahead(&o->group[i]->args.program, o->group[i]->dtype);
     }
     fl_heap_free(w);
     if (!failed) fl_error_clear(); /* without memory there are no groups */
@@ -418,7 +455,10 @@ FL_PRIVATE fl__order *fl__order_new(const fl_graph_list *l, int64_t least) {
 
 FL_PRIVATE void fl__order_free(fl__order *o) {
     if (!o) return;
-    for (int64_t i = 0; i < o->n_groups; i++) fl_heap_free(o->group[i]);
+    for (int64_t i = 0; i < o->n_groups; i++) {
+        fl_heap_free(o->group[i]->rows);
+        fl_heap_free(o->group[i]);
+    }
     fl_heap_free(o->group);
     fl_heap_free(o->run);
     fl_heap_free(o);
@@ -442,10 +482,16 @@ FL_PRIVATE const fl_graph_call *fl__order_call(const fl__order *o, const fl_grap
     const fl_graph_call *last = &l->call[g->call[g->n_calls - 1]];
     fl_graph_call *c = &made->call;
     *c = *last;
-    made->args = g->args;
-    for (int k = 0; k < g->n_numbers; k++)
-        made->args.program.constant[g->constant[k]] = fl__operand_at(l, g->number[k])->f64;
-    fl_call_begin(&c->call, fl_op_formula, g->n_out, g->n_in, &made->args);
+    if (g->rows) {
+        made->group = g, made->list = l;
+        c->fn = fl__rows_run, c->user = made;
+        fl_call_begin(&c->call, last->call.op, g->n_out, g->n_in, NULL);
+    } else {
+        made->args = g->args;
+        for (int k = 0; k < g->n_numbers; k++)
+            made->args.program.constant[g->constant[k]] = fl__operand_at(l, g->number[k])->f64;
+        fl_call_begin(&c->call, fl_op_formula, g->n_out, g->n_in, &made->args);
+    }
     for (int k = 0; k < g->n_out; k++) {
         c->call.out[k] = l->call[g->out[k].call].call.out[g->out[k].k];
         c->value[k] = fl__value_at(l, g->out[k]);

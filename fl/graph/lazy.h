@@ -230,7 +230,8 @@ static uint32_t fl__outputs_steal(fl_graph_list *l, const fl_graph_call *c, int 
         const fl_graph_value *y = &l->value[c->value[k]];
         for (int m = 0; m < c->call.n_in; m++) {
             const fl_graph_value *x = &l->value[c->value[4 + m]];
-            if (!y->made || y->failed || x->failed || stolen >> m & 1 || o->last[c->value[4 + m]] != i ||
+            if (!y->made || y->failed || x->failed || stolen >> m & 1 ||
+                !(o->group[-1 - o->run[i]]->shares[k] >> m & 1) || o->last[c->value[4 + m]] != i ||
                 !fl__is_only_view(c, m) || !fl__same_handle(c->call.in[m], c->call.out[k]) ||
                 !fl__buffer_steal(y->buffer, x->buffer))
                 continue;
@@ -242,8 +243,7 @@ static uint32_t fl__outputs_steal(fl_graph_list *l, const fl_graph_call *c, int 
 }
 
 static bool fl__call_run(fl_graph_list *l, const fl_graph_call *c) {
-    if (c->fn) return c->fn(c->user);
-    if (!c->call.op) return true;
+    if (!c->call.op) return !c->fn || c->fn(c->user);
     for (int i = 0; i < c->call.n_in; i++) {
         const int v = c->value[4 + i];
         if (v < 0) continue;
@@ -256,7 +256,7 @@ static bool fl__call_run(fl_graph_list *l, const fl_graph_call *c) {
     }
     for (int i = 0; i < c->call.n_out; i++)
         if (!fl__value_arrive(c, c->value[i], c->call.out[i], l->value)) return false;
-    return fl_call_run_taken(&c->call, c->state);
+    return c->fn ? c->fn(c->user) : fl_call_run_taken(&c->call, c->state);
 }
 
 /* Drops what c, entry i of the order, was the last to use and nothing else holds. */
@@ -300,7 +300,7 @@ FL_PRIVATE bool fl__list_run(fl__list *l, bool all, const fl__order *o) {
         fl__call_leave(c);
         if (!done) {
             fl__call_failed(&l->l, c);
-            bool seen = !all && !c->fn; /* with the values that it should have made */
+            bool seen = !all && c->call.op; /* with the values that it should have made */
             for (int k = 0; k < c->call.n_out; k++)
                 if (c->value[k] >= 0) seen &= l->l.value[c->value[k]].made;
             if (!seen && !*first) snprintf(first, sizeof first, "%s", fl_error());

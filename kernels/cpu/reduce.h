@@ -42,6 +42,9 @@ FL_PRIVATE fl__fold fl__fold_of(fl__fold_op op, fl_dtype dtype);
    FL__FEW_LANES. */
 FL_PRIVATE void fl__fold_line(const fl__fold *f, void *lanes, const void *x, int64_t step,
                               int64_t n);
+/* y[r] = the fold of row r of x, of n elements, all dense; y is of f's dtype. The bits of the slots if n is
+   at most FL__CHUNK. */
+FL_PRIVATE void fl__fold_dense_rows(const fl__fold *f, void *y, const void *x, int64_t rows, int64_t n);
 
 #ifdef __cplusplus
 }
@@ -116,6 +119,15 @@ FL_PRIVATE void fl__fold_line(const fl__fold *f, void *lanes, const void *x, int
     } else {
         memcpy(lanes, &f->identity, sizeof f->identity);
         f->rows(lanes, x, n, step / f->size, 1);
+    }
+}
+
+FL_PRIVATE void fl__fold_dense_rows(const fl__fold *f, void *y, const void *x, int64_t rows, int64_t n) {
+    _Alignas(FL_ALIGN) char lanes[FL__FOLD_LANES * FL__ELEMENT];
+    for (int64_t r = 0; r < rows; r++) {
+        fl__fold_line(f, lanes, (const char *)x + r * n * f->size, f->size, n);
+        if (f->acc == f->dtype) memcpy((char *)y + r * f->size, lanes, (size_t)f->size);
+        else ((float *)y)[r] = (float)*(const double *)(const void *)lanes;
     }
 }
 
