@@ -474,6 +474,12 @@ static fl_tensor *softmax_gradient_by_hand(fl_tensor **x) {
     return fl_scope_return(&s, fl_mul(x[0], fl_sub(x[3], y)));
 }
 
+static fl_tensor *largest_products(fl_tensor **x) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *t = fl_mul(x[0], x[3]), *high = fl_argmax(t, 1, true), *low = fl_argmin(t, 1, true);
+    return fl_scope_return(&s, fl_sub(fl_gather(x[0], 1, high), fl_gather(x[3], 1, low)));
+}
+
 typedef fl_tensor *(*rows_fn)(fl_tensor **x);
 
 /* Runs fn on x in mode 0 to 3: eager, deferred, rounds, replay. `steps` times; *most: bytes of the last. */
@@ -502,9 +508,10 @@ static fl_tensor *in_mode(int mode, rows_fn fn, fl_tensor **x, int steps, int64_
 }
 
 TEST(reductions_of_rows_run_in_the_cache) {
-    static const rows_fn fns[] = {softmax_by_hand, layer_norm_by_hand, softmax_gradient_by_hand};
-    static const int64_t sizes[][2] = {{64, 1024}, {512, 1024}, {4096, 16}, {3, 7}, {1, 1000}, {700, 33}, {33, 700},
-                                       {20000, 2}, {9, 16384}, {9, 16385}};
+    static const rows_fn fns[] = {softmax_by_hand, layer_norm_by_hand, softmax_gradient_by_hand,
+                                  largest_products};
+    static const int64_t sizes[][2] = {{64, 1024}, {512, 1024}, {4096, 16}, {3, 7}, {1, 1000}, {700, 33},
+                                       {33, 700}, {20000, 2}, {9, 16384}, {9, 16385}};
     for (int f64 = 0; f64 < 2; f64++)
         for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
             fl_scope s = fl_scope_begin();

@@ -89,8 +89,16 @@ typedef struct fl__row_plan {
     fl__row_program r;
 } fl__row_plan;
 
+static bool fl__is_arg(fl_op op) { return op == FL_OP_argmax || op == FL_OP_argmin; }
+
 static bool fl__is_fold(fl_op op) {
-    return op == FL_OP_sum || op == FL_OP_prod || op == FL_OP_amax || op == FL_OP_amin;
+    return op == FL_OP_sum || op == FL_OP_prod || op == FL_OP_amax || op == FL_OP_amin || fl__is_arg(op);
+}
+
+static fl__fold_op fl__row_fold(fl_op op) {
+    return op == FL_OP_sum  ? FL__FOLD_SUM :
+           op == FL_OP_prod ? FL__FOLD_PROD :
+           op == FL_OP_amax || op == FL_OP_argmax ? FL__FOLD_AMAX : FL__FOLD_AMIN;
 }
 
 /* Whether t has the elements of the group's rows, or of a column. */
@@ -216,7 +224,8 @@ static bool fl__row_add_fold(fl__row_plan *p, int i) {
     bool spread;
     if (!c->out[0] || c->out[0]->backend || x->weak || x->ndim < 1 || !fl__has_shipped_slot(c->op) ||
         ((const fl_reduce_args *)c->args)->axes != 1u << (x->ndim - 1) || x->stride[x->ndim - 1] != 1 ||
-        (x->dtype != FL_F32 && x->dtype != FL_F64) || c->out[0]->dtype != x->dtype)
+        (x->dtype != FL_F32 && x->dtype != FL_F64) ||
+        c->out[0]->dtype != (fl__is_arg(c->op) ? FL_I64 : x->dtype))
         return false;
     fl__row_shape(p, x, x->dtype);
     if (x->dtype != p->r.dtype) return false;
@@ -331,7 +340,8 @@ static fl__group *fl__row_group_at(fl__row_plan *p, fl__grouping *w, fl__order *
     p->groups = o->n_groups;
     int n = fl__row_plan_of(p, w, begin, (int)fl__min(o->n, begin + FL__ROW_ENTRIES), least);
     for (; n > 1 && p->folds && p->programs; n--) {
-        if (fl__row_plan_of(p, w, begin, begin + n, least) < n || !p->folds || !p->programs) continue;
+        if (p->end != begin + n && fl__row_plan_of(p, w, begin, begin + n, least) < n) continue;
+        if (!p->folds || !p->programs) break;
         const int64_t row = p->r.n * (int64_t)fl_dtype_size(p->r.dtype);
         p->r.window = fl__max(1, fl__min(p->r.rows, FL__ROW_WINDOW / row));
         if (!p->g.n_out || !fl__row_arrange(p) || !fl__row_fits(p)) continue;
@@ -407,6 +417,11 @@ static void fl__row_step_run(const fl__row_job *j, int k, char *const place[], c
     const fl__row_step *s = &r->step[k];
     char *spread = memory + r->spread;
     void *p[FL__OPERANDS];
+    if (fl__is_arg(s->op)) {
+        int64_t *to = (int64_t *)(void *)place[s->out[0]];
+        fl__arg_dense_rows(fl__row_fold(s->op), r->dtype, to, place[s->in[0]], m, r->n);
+        return;
+    }
     if (s->op) {
         fl__fold_dense_rows(&j->step[k].fold, place[s->out[0]], place[s->in[0]], m, r->n);
         return;
@@ -450,9 +465,7 @@ static bool fl__row_job_begin(fl__row_job *j, const fl_graph_list *l) {
     const fl__row_program *r = j->r;
     for (int k = 0; k < r->n_steps; k++) {
         const fl__row_step *s = &r->step[k];
-        if (s->op) j->step[k].fold = fl__fold_of(s->op == FL_OP_sum ? FL__FOLD_SUM : s->op == FL_OP_prod ?
-                                                 FL__FOLD_PROD : s->op == FL_OP_amax ? FL__FOLD_AMAX :
-                                                 FL__FOLD_AMIN, r->dtype);
+        if (s->op) j->step[k].fold = fl__fold_of(fl__row_fold(s->op), r->dtype);
         else if (!fl__executor_begin(&j->step[k].program, &s->group->args.program, r->dtype))
             return fl__no_kernel(j->c, r->dtype);
         for (int i = 0; !s->op && i < s->group->n_numbers; i++)

@@ -46,6 +46,10 @@ FL_PRIVATE void fl__fold_line(const fl__fold *f, void *lanes, const void *x, int
    at most FL__CHUNK. */
 FL_PRIVATE void fl__fold_dense_rows(const fl__fold *f, void *y, const void *x, int64_t rows, int64_t n);
 
+/* The same for argmax (AMAX) and argmin (AMIN) of rows of dtype d. */
+FL_PRIVATE void fl__arg_dense_rows(fl__fold_op op, fl_dtype d, int64_t *y, const void *x, int64_t rows,
+                                   int64_t n);
+
 #ifdef __cplusplus
 }
 #endif
@@ -546,14 +550,30 @@ static bool fl__extreme_chunks(fl__extreme *e) {
     return true;
 }
 
+static void fl__extreme_loops(fl__extreme *e, fl__fold_op op, fl_dtype d) {
+    e->largest = op == FL__FOLD_AMAX;
+    e->find = d == FL_F32 ? fl__find_f32 : d == FL_F64 ? fl__find_f64 : fl__find_i64;
+    e->beats = d == FL_F32 ? fl__beats_f32 : d == FL_F64 ? fl__beats_f64 : fl__beats_i64;
+}
+
+FL_PRIVATE void fl__arg_dense_rows(fl__fold_op op, fl_dtype d, int64_t *y, const void *x, int64_t rows,
+                                   int64_t n) {
+    fl__extreme e = {.r = {.fold = fl__fold_of(op, d)}};
+    const int size = e.r.fold.size;
+    const fl__iter dense = {.base = (char *)(uintptr_t)x, .size = size, .raw = size, .ndim = 1};
+    fl__extreme_loops(&e, op, d);
+    e.r.kept = e.r.reduced = dense;
+    e.r.kept.dim[0] = rows, e.r.kept.step[0] = n * size;
+    e.r.reduced.dim[0] = n, e.r.reduced.step[0] = size;
+    for (int64_t r = 0; r < rows; r++) y[r] = fl__find_extreme(&e, r, 0, n).position;
+}
+
 static bool fl__arg_extreme(const fl_call *c, fl__fold_op op) {
-    fl__extreme e = {.largest = op == FL__FOLD_AMAX};
+    fl__extreme e;
     if (!fl__reduction_init(&e.r, c, op)) return false;
     if (e.r.outputs == 0) return true;
     if (e.r.length == 0) return fl_fail("fl_%s: the reduced axis is empty", fl_op_get_info(c->op)->name);
-    fl_dtype d = e.r.fold.dtype;
-    e.find = d == FL_F32 ? fl__find_f32 : d == FL_F64 ? fl__find_f64 : fl__find_i64;
-    e.beats = d == FL_F32 ? fl__beats_f32 : d == FL_F64 ? fl__beats_f64 : fl__beats_i64;
+    fl__extreme_loops(&e, op, e.r.fold.dtype);
     e.chunks = fl__ceil_div(e.r.length, FL__CHUNK);
     if (e.chunks > 1) return fl__extreme_chunks(&e);
     fl_parallel(e.r.outputs, fl__ceil_div(FL__GRAIN, e.r.length), fl__extreme_task, &e);
