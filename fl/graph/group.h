@@ -196,7 +196,8 @@ static int fl__group_operand(fl__grouping *w, fl__open_group *g, int i, int k) {
         if (f->n_constants == FL_FORMULA_CONSTANTS) return -1;
         g->g.number[g->g.n_numbers] = (fl__operand_of){i, 4 + k};
         g->g.constant[g->g.n_numbers++] = f->n_constants;
-        f->constant[f->n_constants] = t->f64;
+        const uint64_t unlike = 0x7ff8f10000000000 + f->n_constants; /* equal to no constant of a formula */
+        memcpy(&f->constant[f->n_constants], &unlike, sizeof unlike);
         return FL_FORMULA_CONSTANT + f->n_constants++;
     }
     const fl__computed *made = fl__computed_of(g, value);
