@@ -4,6 +4,7 @@
 #include "../kernels/cpu/bf16.h"
 #include "../fl/graph/rows.h"
 #include "../kernels/cpu/force.h"
+#include "paged.h"
 #include "test.h"
 
 #include <pthread.h>
@@ -653,6 +654,31 @@ TEST(rows_touch_memory_as_their_calls_do) {
         }
     }
     fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
+TEST(rows_of_values_that_are_paged_out) {
+    REQUIRE(paged_begin());
+    fl_call_hook(NULL, NULL, NULL); /* calls that are watched run one by one */
+    fl_scope s = fl_scope_begin();
+    const fl_shape whole = FL_SHAPE(72, 72), row = FL_SHAPE(72);
+    fl_tensor *x[] = {fl_normal(whole, 0, 1, FL_F32, NULL), fl_normal(row, 1, 1, FL_F32, NULL),
+                      fl_normal(row, 0, 1, FL_F32, NULL)};
+    fl_tensor *want = layer_norm_by_hand(x);
+    for (int mode = 1; mode < 4; mode++) {
+        int64_t most;
+        const int64_t before = fl__rows_count();
+        page_out_all();
+        CHECK(x[0]->buffer->state == FL_EVICTED);
+        fl_tensor *got = in_mode(mode, layer_norm_by_hand, x, 3, &most);
+        CHECK_EQ_INT(fl__rows_count() - before, mode == 1 ? 3 : 2);
+        CHECK(same_bits(got, want));
+        page_out_all(); /* nothing is pinned any more */
+        CHECK(x[0]->buffer->state == FL_EVICTED && x[1]->buffer->state == FL_EVICTED);
+        fl_drop(got);
+    }
+    fl_scope_end(&s);
+    paged_end();
     CHECK_NOTHING_LIVES();
 }
 
