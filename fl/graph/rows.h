@@ -268,8 +268,8 @@ static int64_t fl__row_place(fl__row_program *r, int64_t bytes) {
     return at;
 }
 
-/* Places of values in the workspace, for smaller windows if need be, and which inputs an output may overwrite.
-   False if they are too large. */
+/* Places of values in the workspace, for smaller windows if need be, and which inputs an output may
+   overwrite. False if they are too large. */
 static bool fl__row_arrange(fl__row_plan *p) {
     fl__row_program *r = &p->r;
     const int64_t row = r->n * (int64_t)fl_dtype_size(r->dtype);
@@ -394,6 +394,11 @@ typedef struct fl__row_job {
     fl__scratch scratch;
 } fl__row_job;
 
+/* Whether all rows of n elements are the same. */
+static bool fl__repeats(const fl__iter *w, int64_t n) {
+    return w->ndim == 1 ? w->step[0] == 0 : w->ndim == 2 && w->dim[0] == n && w->step[1] == 0;
+}
+
 /* Where m rows of a value are, from `row` on. c: the place of an input that is not dense, which moves on. */
 static char *fl__row_values(const fl__row_job *j, const fl__row_value *v, fl__cursor *c, char *memory,
                             int64_t row, int64_t m) {
@@ -402,6 +407,7 @@ static char *fl__row_values(const fl__row_job *j, const fl__row_value *v, fl__cu
     const fl_tensor *t = v->operand < 4 ? j->c->out[v->operand] : j->c->in[v->operand - 4];
     if (v->dense) return (char *)fl_data(t) + row * n * v->size;
     const fl__iter *w = &j->in[v->operand - 4];
+    if (fl__repeats(w, n)) return memory + v->place;
     if (w->step[0] == w->size && fl__iter_row(w, c, m * n) == m * n) {
         char *at = c->ptr;
         fl__iter_advance(w, c, m * n);
@@ -449,7 +455,12 @@ static void fl__row_task(void *arg, int64_t first, int64_t last) {
     fl__cursor c[FL__ROW_VALUES];
     for (int i = 0; i < r->n_values; i++) {
         const fl__row_value *v = &r->value[i];
-        if (!v->dense) c[i] = fl__iter_seek(&j->in[v->operand - 4], first * (v->column ? 1 : r->n));
+        if (v->dense) continue;
+        const fl__iter *w = &j->in[v->operand - 4];
+        const int64_t n = v->column ? 1 : r->n;
+        c[i] = fl__iter_seek(w, first * n);
+        if (!fl__repeats(w, n)) continue;
+        fl__iter_read(w, &c[i], memory + v->place, n * fl__min(r->window, last - first));
     }
     for (int64_t row = first, m; row < last; row += m) {
         m = fl__min(last - row, r->window);
