@@ -522,9 +522,14 @@ static FL__COLD void fl__kernel_missing(fl__kernel *k, fl_compile_mode mode) {
     pthread_mutex_unlock(&fl__compiler.lock);
 }
 
+/* One primitive has a loop of the library. */
+static bool fl__is_compiled(const fl_formula *f, fl_dtype d) {
+    return f->n_steps > 1 && (d == FL_F32 || d == FL_F64);
+}
+
 static fl__loop fl__kernel_find(const fl_formula *f, fl_dtype d, int64_t n) {
     const fl_compile_mode mode = __atomic_load_n(&fl__compiler.mode, __ATOMIC_RELAXED);
-    fl__kernel *k = mode && (d == FL_F32 || d == FL_F64) ? fl__kernel_of(f, d) : NULL;
+    fl__kernel *k = mode && fl__is_compiled(f, d) ? fl__kernel_of(f, d) : NULL;
     if (!k) return NULL;
     fl__loop loop = __atomic_load_n(&k->loop, __ATOMIC_ACQUIRE);
     const fl__kernel_state state = __atomic_load_n(&k->state, __ATOMIC_ACQUIRE);
@@ -540,7 +545,8 @@ static fl__loop fl__kernel_find(const fl_formula *f, fl_dtype d, int64_t n) {
 }
 
 FL_PRIVATE void fl__compile_ahead(const fl_formula *f, fl_dtype d) {
-    if (__atomic_load_n(&fl__compiler.mode, __ATOMIC_RELAXED) != FL_COMPILE_NOW) return;
+    const fl_compile_mode mode = __atomic_load_n(&fl__compiler.mode, __ATOMIC_RELAXED);
+    if (mode != FL_COMPILE_NOW || !fl__is_compiled(f, d)) return;
     fl__kernel *k = fl__kernel_of(f, d);
     pthread_mutex_lock(&fl__compiler.lock);
     if (k && k->state == FL__KERNEL_NEW) fl__kernel_request(k);

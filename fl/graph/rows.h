@@ -320,10 +320,14 @@ static bool fl__row_fits(const fl__row_plan *p) {
     return rows + workspaces <= calls;
 }
 
+static void fl__row_drop_tried(fl__row_plan *p) {
+    while (p->o->n_groups > p->groups) fl_heap_free(p->o->group[--p->o->n_groups]);
+}
+
 /* Plans entries begin ... end - 1 as a group of rows, without what o has kept since it had `groups`. Returns
    the number of those that fit. */
 static int fl__row_plan_of(fl__row_plan *p, fl__grouping *w, int begin, int end, int64_t least) {
-    while (p->o->n_groups > p->groups) fl_heap_free(p->o->group[--p->o->n_groups]);
+    fl__row_drop_tried(p);
     memset(&p->r, 0, sizeof p->r);
     memset(&p->g, 0, offsetof(fl__group, number));
     p->begin = begin, p->end = end;
@@ -349,11 +353,12 @@ static fl__group *fl__row_group_at(fl__row_plan *p, fl__grouping *w, fl__order *
         p->g.call[0] = run < 0 ? o->group[-1 - run]->call[o->group[-1 - run]->n_calls - 1] : run;
         p->g.n_calls = 1; /* the place of the group is that of its last call */
         fl__group *kept = fl__order_keep(o, &p->g);
-        if (!kept || !(kept->rows = fl_heap_alloc(sizeof p->r))) return NULL;
+        if (!kept || !(kept->rows = fl_heap_alloc(sizeof p->r))) break;
         memcpy(kept->rows, &p->r, sizeof p->r);
         *end = begin + n;
         return kept;
     }
+    fl__row_drop_tried(p);
     return NULL;
 }
 
@@ -387,8 +392,10 @@ typedef struct fl__row_job {
     const fl__row_program *r;
     const fl_call *c;
     fl__iter in[FL__GROUP_INPUTS]; /* of those that are not dense */
-    union {
+    struct {
         fl__executor program;
+        fl__loop loop; /* that runs it, and its argument */
+        const void *arg;
         fl__fold fold;
     } step[FL__ROW_STEPS];
     fl__scratch scratch;
@@ -443,7 +450,7 @@ static void fl__row_step_run(const fl__row_job *j, int k, char *const place[], c
             fl__fill_row(spread + row * r->n * size, x + row * size, r->n, size);
         spread += r->spread_bytes;
     }
-    fl__executor_run(p, s->column ? m : m * r->n, &j->step[k].program);
+    j->step[k].loop(p, s->column ? m : m * r->n, j->step[k].arg);
 }
 
 /* Task: rows first ... last - 1, a window at a time. */
@@ -482,6 +489,9 @@ static bool fl__row_job_begin(fl__row_job *j, const fl_graph_list *l) {
         for (int i = 0; !s->op && i < s->group->n_numbers; i++)
             fl_number_store(r->dtype, &j->step[k].program.number[s->group->constant[i]],
                             (fl_number){true, fl__operand_at(l, s->group->number[i])->f64, 0});
+        if (!s->op)
+            j->step[k].loop = fl__executor_loop(&j->step[k].program, r->rows * (s->column ? 1 : r->n),
+                                                &j->step[k].arg);
     }
     for (int i = 0; i < r->n_values; i++)
         if (!r->value[i].dense) {

@@ -127,11 +127,12 @@ FL_PRIVATE void fl__fold_line(const fl__fold *f, void *lanes, const void *x, int
 }
 
 FL_PRIVATE void fl__fold_dense_rows(const fl__fold *f, void *y, const void *x, int64_t rows, int64_t n) {
-    _Alignas(FL_ALIGN) char lanes[FL__FOLD_LANES * FL__ELEMENT];
-    for (int64_t r = 0; r < rows; r++) {
-        fl__fold_line(f, lanes, (const char *)x + r * n * f->size, f->size, n);
-        if (f->acc == f->dtype) memcpy((char *)y + r * f->size, lanes, (size_t)f->size);
-        else ((float *)y)[r] = (float)*(const double *)(const void *)lanes;
+    double acc[FL__FOLD_LANES];
+    if (f->acc == f->dtype) f->lines(y, x, rows, n, n);
+    for (int64_t r = 0, m; f->acc != f->dtype && r < rows; r += m) {
+        m = fl__min(rows - r, FL__FOLD_LANES);
+        f->lines(acc, (const char *)x + r * n * f->size, m, n, n);
+        for (int64_t k = 0; k < m; k++) ((float *)y)[r + k] = (float)acc[k];
     }
 }
 
