@@ -363,9 +363,10 @@ cuda-vendor:
 	    && echo 'the prototypes are those of $(CUDA_HOME)/include'; fi
 
 ## [cuda] compiles generated kernels with NVRTC for sm_80 and sm_90, without a GPU
-cuda-nvrtc:
+cuda-nvrtc: $(BUILD)/libfl.a
 	@mkdir -p $(BUILD)/tests/cuda
-	@$(CC) -std=gnu11 $(CFLAGS) $(WARN) -I. -o $(BUILD)/tests/cuda/nvrtc tests/cuda/nvrtc.c -ldl -lm -pthread
+	@$(CC) -std=gnu11 $(ALL_CFLAGS) $(WARN) -I. -o $(BUILD)/tests/cuda/nvrtc tests/cuda/nvrtc.c $(BUILD)/libfl.a \
+	    $(CUDA_LIBS) $(LIBS)
 	@$(BUILD)/tests/cuda/nvrtc 80 90
 
 ## [cuda] asks cuDNN for its plans of the six models on an H200, without one: make CUDA=emu cuda-plans

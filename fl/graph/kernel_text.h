@@ -1,4 +1,4 @@
-/* fl/graph/kernel_text.h - prints programs as kernels in C
+/* fl/graph/kernel_text.h - prints programs as kernels in C and CUDA C
 
    A kernel has the bits of its program's steps: each is a call of fl_math.h. Numbers are parameters, so that
    programs that differ in numbers alone are one kernel, of any shape. */
@@ -23,11 +23,14 @@ typedef struct fl__text {
 /* What a language calls things. Formats get an index. */
 typedef struct fl__language {
     void (*begin)(fl__text *to, const fl_formula *f, fl_dtype d, const char *name);
-    const char *load, *store, *end;
+    const char *load, *store, *end; /* load NULL: `begin` has loaded the inputs */
+    const char *f32;                /* suffix of functions of f32; NULL: that of the level */
 } fl__language;
 FL_PRIVATE const fl__language *fl__language_c(void);
-/* Prints f, of numbers of dtype d, as a function `name`: of fl__loop's type (kernels/cpu/loops.h), for the
-   current level of instructions, its arg the numbers, 8 bytes apart. False if d has no such kernels. */
+/* A kernel of one argument, a flk_program by value (kernels/cuda/pass.h), and a thread per element. */
+FL_PRIVATE const fl__language *fl__language_cuda(void);
+/* Prints f, of numbers of dtype d, as a function `name`: in C of fl__loop's type (kernels/cpu/loops.h), for
+   the current level of instructions, its arg the numbers, 8 bytes apart. False if d has no such kernels. */
 FL_PRIVATE bool fl__kernel_print(fl__text *to, const fl_formula *f, fl_dtype d, const char *name,
                                  const fl__language *l);
 /* A file of fl_math.h that kernels include, without comments: pieces up to NULL. */
@@ -96,8 +99,35 @@ static void fl__c_begin(fl__text *to, const fl_formula *f, fl_dtype d, const cha
 }
 
 FL_PRIVATE const fl__language *fl__language_c(void) {
-    static const fl__language c = {fl__c_begin, "x%d[i]", "y%d[i]", "    }\n}\n"};
+    static const fl__language c = {fl__c_begin, "x%d[i]", "y%d[i]", "    }\n}\n", NULL};
     return &c;
+}
+
+/* ---- CUDA C ---- */
+
+static void fl__cuda_begin_kernel(fl__text *to, const fl_formula *f, fl_dtype d, const char *name) {
+    const char *type = fl__kernel_type(d);
+    fl__text_add(to, "extern \"C\" __global__ void %s(flk_program p) {\n", name);
+    fl__text_add(to, "    int64_t at[%d];\n", f->n_out + f->n_in);
+    for (int i = 0; i < f->n_constants; i++)
+        fl__text_add(to, "    const %s c%d = (%s)p.number[%d];\n", type, i, type, i);
+    fl__text_add(to, "    if (flk_program_place<%d>(p, at)) {\n", f->n_out + f->n_in);
+    for (int i = 0; i < f->n_out; i++) {
+        const char *of = f->logical >> i & 1 ? "uint8_t" : type;
+        fl__text_add(to, "        %s *const y%d = (%s *)p.t[%d].p + at[%d];\n", of, i, of, i, i);
+    }
+    for (int i = 0; i < f->n_in; i++) {
+        const char *of = f->conditions >> i & 1 ? "uint8_t" : type;
+        const int k = f->n_out + i;
+        if (!fl__is_read(f, i)) continue;
+        fl__text_add(to, "        const %s a%d = flk_program_load<%s>", of, i, of);
+        fl__text_add(to, "(p.t[%d], at[%d]);\n", k, k);
+    }
+}
+
+FL_PRIVATE const fl__language *fl__language_cuda(void) {
+    static const fl__language cuda = {fl__cuda_begin_kernel, NULL, "*y%d", "    }\n}\n", "f32"};
+    return &cuda;
 }
 
 /* ---- any language ---- */
@@ -115,13 +145,13 @@ FL_PRIVATE bool fl__kernel_print(fl__text *to, const fl_formula *f, fl_dtype d, 
                                  const fl__language *l) {
     char at[FL_FORMULA_OPERANDS][8];
     const char *type = fl__kernel_type(d);
-    const char *suffix = d == FL_F64 ? "f64" : *fl__level_isa() ? "f32_fma" : "f32";
+    const char *suffix = d == FL_F64 ? "f64" : l->f32 ? l->f32 : *fl__level_isa() ? "f32_fma" : "f32";
     if (d != FL_F32 && d != FL_F64) return false;
     fl__kernel_comment(to, f, d);
     l->begin(to, f, d, name);
     for (int i = 0; i < f->n_in; i++) {
         snprintf(at[i], sizeof at[i], "a%d", i);
-        if (!fl__is_read(f, i)) continue;
+        if (!l->load || !fl__is_read(f, i)) continue;
         fl__text_add(to, "        const %s a%d = ", f->conditions >> i & 1 ? "uint8_t" : type, i);
         fl__text_add(to, l->load, i);
         fl__text_add(to, ";\n");

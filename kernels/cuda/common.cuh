@@ -33,39 +33,13 @@ static __device__ __forceinline__ uint64_t flk_counter(uint64_t counter, const u
     return word ? counter + *word : counter;
 }
 
-enum { FLK_BLOCK = 256 };
 /* Number of blocks of `block` threads for n elements, one each: n / block <= 2^31 holds on every device. */
 static inline unsigned flk_blocks(int64_t n, int block = FLK_BLOCK) {
     return (unsigned)((n + block - 1) / block);
 }
-static __device__ __forceinline__ int64_t flk_thread(void) {
-    return (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-}
 
 /* Conditions are int in integer formulas too: this is their NOT. */
 FLM int flm_bitwise_not_i64(int c) { return !c; }
-
-/* Divides n: returns the quotient, *n becomes the remainder; in 32 bits if possible, much faster. */
-static __device__ __forceinline__ int64_t flk_divide(int64_t *n, int64_t by) {
-    int64_t q;
-    if ((uint64_t)*n >> 32 || (uint64_t)by >> 32) q = *n / by;
-    else q = (int64_t)((uint32_t)*n / (uint32_t)by);
-    *n -= q * by;
-    return q;
-}
-
-/* Offsets of element i in the N operands, in elements. */
-template <int N> static __device__ __forceinline__ void flk_place(const flk_pass &p, int64_t i, int64_t *at) {
-#pragma unroll
-    for (int k = 0; k < N; k++) at[k] = 0;
-#pragma unroll 1 /* usually there is one dim */
-    for (int d = p.ndim - 1; d >= 0; d--) {
-        const int64_t rest = d ? flk_divide(&i, p.shape[d]) : 0;
-#pragma unroll
-        for (int k = 0; k < N; k++) at[k] += i * p.t[k].stride[d];
-        i = rest;
-    }
-}
 
 #define FLK_NEVER (-1e30) /* represents log 0: sums stay finite, in f32 too */
 
@@ -188,10 +162,6 @@ template <> __device__ __forceinline__ int64_t flk_load_at<int64_t>(const void *
     }
 }
 
-static __device__ __forceinline__ void flk_number(const flk_operand &t, float *v) { *v = (float)t.f; }
-static __device__ __forceinline__ void flk_number(const flk_operand &t, double *v) { *v = t.f; }
-static __device__ __forceinline__ void flk_number(const flk_operand &t, int64_t *v) { *v = t.i; }
-static __device__ __forceinline__ void flk_number(const flk_operand &t, uint8_t *v) { *v = t.i != 0; }
 template <class T> static __device__ __forceinline__ T flk_load(const flk_operand &t, int64_t at) {
     T v;
     if (t.p) return flk_load_at<T>(t.p, t.dtype, at);

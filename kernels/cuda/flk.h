@@ -11,12 +11,11 @@
 #include <stddef.h>
 #include <stdint.h>
 #endif
+#include "pass.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-enum { FLK_DIMS = 8, FLK_OPERANDS = 6 };
 
 /* Numbered as fl_dtype: backend.h checks it. */
 enum {
@@ -34,25 +33,6 @@ enum {
     FLK_F32,
     FLK_F64
 };
-
-typedef struct flk_operand {
-    void *p; /* NULL: a number, the same for all elements */
-    int dtype;
-    double f;
-    int64_t i;
-    int64_t stride[FLK_DIMS];
-} flk_operand;
-
-/* Operands of one shape, outputs first. Dims are outermost first; dims that are contiguous for all operands
-   are merged. */
-typedef struct flk_pass {
-    int64_t n; /* elements */
-    int ndim, op; /* fl_op, for errors and formulas */
-    int each;        /* set by vectorised kernels: elements per vector, and number of vectors */
-    int64_t vectors;
-    int64_t shape[FLK_DIMS];
-    flk_operand t[FLK_OPERANDS];
-} flk_pass;
 
 /* ---- runtime ---- */
 

@@ -1,33 +1,27 @@
 /* nvrtc.c - kernels that are made while a program runs: the texts of formulas, words and argument structs
-   (fl_math.h, op_table.h, fl_primitives.h, flk.h, common.cuh) compile by NVRTC, and with them a kernel as
-   one may be generated (make cuda-nvrtc). Needs libnvrtc, no GPU; nothing runs
+   (fl_math.h, op_table.h, fl_primitives.h, flk.h, common.cuh) compile by NVRTC, and so do the kernels of
+   programs (fl/graph/kernel_text.h) of all formulas and gradients (make cuda-nvrtc). Needs libnvrtc, no GPU;
+   nothing runs
 
    usage: nvrtc ARCH ...     80 90: of each the PTX and the machine's code */
-#define FL_IMPLEMENTATION
-#include "../../fl_mem.h"
+#include "../../fl_backend.h"
+#include "../../fl/graph/kernel_text.h"
 #include "../../kernels/cuda/library.h"
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "../../kernels/cuda/nvrtc.h"
+#define FL_IMPL_ONLY
+#define FL_IMPL_ONLY_CUDA_LIBRARY
+#include "../../kernels/cuda/library.h"
+#define FL_IMPL_ONLY_CUDA_NVRTC
+#include "../../kernels/cuda/nvrtc.h"
 
-typedef struct nvrtc_program *nvrtc_program; /* as nvrtc.h has them */
-#define CALLS(X)                                                                                             \
-    X(const char *, nvrtcGetErrorString, (int))                                                              \
-    X(int, nvrtcCreateProgram,                                                                               \
-      (nvrtc_program *, const char *, const char *, int, const char *const *, const char *const *))          \
-    X(int, nvrtcDestroyProgram, (nvrtc_program *))                                                           \
-    X(int, nvrtcCompileProgram, (nvrtc_program, int, const char *const *))                                   \
-    X(int, nvrtcGetProgramLogSize, (nvrtc_program, size_t *))                                                \
-    X(int, nvrtcGetProgramLog, (nvrtc_program, char *))                                                      \
-    X(int, nvrtcGetPTXSize, (nvrtc_program, size_t *))                                                       \
-    X(int, nvrtcGetPTX, (nvrtc_program, char *))                                                             \
-    X(int, nvrtcGetCUBINSize, (nvrtc_program, size_t *))                                                     \
-    X(int, nvrtcGetCUBIN, (nvrtc_program, char *))
-static struct {
-#define FIELD(result, name, args) result(*name) args;
-    CALLS(FIELD)
-#undef FIELD
-} call;
+static const fl__nvrtc_calls *call;
+static int passed, bad;
+
+static bool check(bool ok, const char *name, const char *what) {
+    *(ok ? &passed : &bad) += 1;
+    if (!ok) printf("%s: %s\n", name, what);
+    return ok;
+}
 
 /* All formulas of the tables in a type, or their gradients, and a kernel of one. */
 #define FORMULAS(type, suffix, kind, more, one)                                                              \
@@ -66,45 +60,154 @@ static const struct {
 };
 
 static bool failed(const char *what, int status) {
-    if (status) printf("%s: %s\n", what, call.nvrtcGetErrorString(status));
+    if (status) printf("%s: %s\n", what, call->nvrtcGetErrorString(status));
     return status;
 }
 
 static bool compile(const char *name, const char *text, const char *architecture, const char *target) {
     const char *const options[] = {architecture, "-I.", "--std=c++17", "--fmad=false",
                                    "--device-as-default-execution-space"};
-    nvrtc_program p = NULL;
+    fl__nvrtc_program p = NULL;
     size_t log = 0, ptx = 0, code = 0;
-    if (failed(name, call.nvrtcCreateProgram(&p, text, "generated.cu", 0, NULL, NULL))) return false;
-    const int status = call.nvrtcCompileProgram(p, sizeof options / sizeof *options, options);
-    char *said = !call.nvrtcGetProgramLogSize(p, &log) ? calloc(1, log + 1) : NULL;
-    if (status && said && !call.nvrtcGetProgramLog(p, said)) printf("%.3000s", said);
+    if (failed(name, call->nvrtcCreateProgram(&p, text, "generated.cu", 0, NULL, NULL))) return false;
+    const int status = call->nvrtcCompileProgram(p, sizeof options / sizeof *options, options);
+    char *said = !call->nvrtcGetProgramLogSize(p, &log) ? calloc(1, log + 1) : NULL;
+    if (status && said && !call->nvrtcGetProgramLog(p, said)) printf("%.3000s", said);
     free(said);
-    bool ok = !failed(name, status) && !call.nvrtcGetPTXSize(p, &ptx) && !call.nvrtcGetCUBINSize(p, &code);
+    bool ok = !failed(name, status) && !call->nvrtcGetPTXSize(p, &ptx) && !call->nvrtcGetCUBINSize(p, &code);
     char *made = ok ? calloc(1, ptx + 1) : NULL;
-    ok = ok && made && code > 0 && !call.nvrtcGetPTX(p, made) && strstr(made, target) &&
+    ok = ok && made && code > 0 && !call->nvrtcGetPTX(p, made) && strstr(made, target) &&
          strstr(made, ".entry generated");
     free(made);
-    call.nvrtcDestroyProgram(&p);
-    if (!ok) printf("%s does not compile for %s\n", name, architecture);
+    call->nvrtcDestroyProgram(&p);
     return ok;
 }
 
+/* ---- programs ---- */
+
+typedef struct texts {
+    char *all;
+    size_t n;
+    int kernels;
+} texts;
+
+static void add_kernel(texts *t, const fl_formula *f, fl_dtype d) {
+    static fl__text text;
+    char name[24];
+    snprintf(name, sizeof name, "kernel_%d", t->kernels++);
+    text.n = 0;
+    if (!check(fl__kernel_print(&text, f, d, name, fl__language_cuda()) && text.n < sizeof text.at, name,
+               "is not printed"))
+        return;
+    t->all = realloc(t->all, t->n + text.n + 1);
+    memcpy(t->all + t->n, text.at, text.n + 1);
+    t->n += text.n;
+}
+
+/* y = c ? x + 0.5 : y, and whether x < y && c, of a condition c. */
+static void conditional(fl_formula *f, double number) {
+    fl_formula_builder b;
+    int out[2];
+    check(fl_formula_build(&b, f, 3, 4), "conditional", "is not begun");
+    const int half = fl_formula_build_number(&b, number);
+    const int sum = fl_formula_build_step(&b, FL_PRIMITIVE_add, (int[]){0, half, 0});
+    out[0] = fl_formula_build_step(&b, FL_PRIMITIVE_where, (int[]){2, sum, 1});
+    const int less = fl_formula_build_step(&b, FL_PRIMITIVE_lt, (int[]){0, 1, 0});
+    out[1] = fl_formula_build_step(&b, FL_PRIMITIVE_bitwise_and, (int[]){less, 2, 0});
+    check(fl_formula_build_end(&b, 2, out), "conditional", "is not built");
+}
+
+/* The kernels of all formulas and gradients of the tables for floats. */
+static texts all_kernels(fl_dtype d) {
+    texts t = {NULL, 0, 0};
+    fl_formula f;
+    for (fl_op op = 1; op < FL_TABLE_OPS; op++) {
+        const fl_op_info *info = fl_op_get_info(op);
+        if (!info->formula || info->cls == FL_CLASS_INT || info->cls == FL_CLASS_BOOL) continue;
+        add_kernel(&t, fl_op_program(op, FL_PROGRAM_Y), d);
+        if (info->grad[0]) add_kernel(&t, fl_op_program(op, FL_PROGRAM_DA), d);
+        if (info->grad[1]) add_kernel(&t, fl_op_program(op, FL_PROGRAM_DB), d);
+        if (info->grad[0] && info->grad[1]) add_kernel(&t, fl_op_program(op, FL_PROGRAM_DA_DB), d);
+    }
+    conditional(&f, 0.5);
+    add_kernel(&t, &f, d);
+    return t;
+}
+
+static int count(const char *text, const char *word) {
+    int n = 0;
+    for (const char *s = text; (s = strstr(s, word)); s++) n++;
+    return n;
+}
+
+/* A product and a sum without a rounding mode could be contracted to a fused multiply-add: other bits. */
+static void compile_programs(fl_dtype d, int architecture) {
+    static const char *const contracted[] = {"mul.f", "add.f", "sub.f", "mul.ftz", "add.ftz", "sub.ftz"};
+    static char log[4000];
+    texts t = all_kernels(d);
+    char *made = fl__nvrtc_compile(t.all, architecture, true, log, sizeof log);
+    check(made != NULL, fl_dtype_name(d), "the kernels do not compile");
+    if (!check(!*log, fl_dtype_name(d), "NVRTC warns")) puts(log);
+    if (made) check(count(made, ".entry") == t.kernels, fl_dtype_name(d), "kernels are missing");
+    for (size_t i = 0; made && i < sizeof contracted / sizeof *contracted; i++)
+        check(!strstr(made, contracted[i]), fl_dtype_name(d), contracted[i]);
+    fl_heap_free(made);
+    free(t.all);
+}
+
+/* Neither multiply-adds of the text are fused, nor are those of fl_math.h that are fused lost. */
+static void fusing(int architecture) {
+    static char log[4000];
+    fl_formula f;
+    for (int fused = 0; fused < 2; fused++) {
+        texts t = {NULL, 0, 0};
+        check(fl_formula_parse(&f, "ADD(MUL(x, y), z)", "x y z"), "a product and a sum", "are not parsed");
+        add_kernel(&t, fused ? fl_op_program(FL_OP_exp, FL_PROGRAM_Y) : &f, FL_F32);
+        char *made = fl__nvrtc_compile(t.all, architecture, true, log, sizeof log);
+        check(made && (count(made, "fma.rn.f32") > 0) == fused, "fused multiply-adds", t.all);
+        fl_heap_free(made);
+        free(t.all);
+    }
+}
+
+/* Programs that differ in numbers alone have one text; others have other texts. */
+static void equal_texts(void) {
+    texts t[3] = {{NULL, 0, 0}, {NULL, 0, 0}, {NULL, 0, 0}};
+    fl_formula f[2];
+    for (int i = 0; i < 2; i++) {
+        conditional(&f[i], i + 0.25);
+        add_kernel(&t[i], &f[i], FL_F32);
+    }
+    add_kernel(&t[2], &f[0], FL_F64);
+    check(!strcmp(t[0].all, t[1].all), t[0].all, "two texts of one program");
+    check(strcmp(t[0].all, t[2].all) != 0, t[0].all, "one text of two dtypes");
+    for (int i = 0; i < 3; i++) free(t[i].all);
+}
+
+static void errors(int architecture) {
+    char log[200], *made = fl__nvrtc_compile("no text", architecture, false, log, sizeof log);
+    check(!made && strstr(log, "error"), "a wrong text", "gives no error");
+    made = fl__nvrtc_compile("", 7, false, log, sizeof log);
+    check(!made && *log, "sm_7", "gives no error");
+}
+
 int main(int argc, char **argv) {
-#define NAME(result, name, args) #name,
-    static const char *const names[] = {CALLS(NAME)};
-#undef NAME
-    int passed = 0, bad = 0;
-    if (!fl__cuda_library("libnvrtc.so.13", "no kernel is generated", names, &call,
-                          (int)(sizeof names / sizeof *names)))
+    if (!(call = fl__nvrtc()))
         return puts("skipped: NVRTC (libnvrtc.so.13 is not to be found: make cuda-nvrtc)") < 0;
     for (int a = 1; a < argc; a++) {
+        const int number = atoi(argv[a]);
         char architecture[40], target[40];
-        snprintf(architecture, sizeof architecture, "--gpu-architecture=sm_%.9s", argv[a]);
-        snprintf(target, sizeof target, ".target sm_%.9s", argv[a]);
+        snprintf(architecture, sizeof architecture, "--gpu-architecture=sm_%d", number);
+        snprintf(target, sizeof target, ".target sm_%d", number);
         for (size_t i = 0; i < sizeof programs / sizeof *programs; i++)
-            *(compile(programs[i].name, programs[i].text, architecture, target) ? &passed : &bad) += 1;
+            check(compile(programs[i].name, programs[i].text, architecture, target), programs[i].name,
+                  architecture);
+        compile_programs(FL_F32, number);
+        compile_programs(FL_F64, number);
+        fusing(number);
+        errors(number);
     }
+    equal_texts();
     printf("%d passed, %d failed\n", passed, bad);
     return bad > 0;
 }

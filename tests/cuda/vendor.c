@@ -3,6 +3,7 @@
 #include <cublasLt.h>
 #include <stdbool.h>
 #include <cudnn.h>
+#include <nvrtc.h>
 
 #define FL_CUDA_CHECK
 typedef cublasStatus_t fl__lt_status;
@@ -25,12 +26,16 @@ typedef cudnnBackendAttributeType_t fl__dnn_type;
 typedef cudnnHandle_t fl__dnn_handle;
 typedef cudaStream_t fl__dnn_stream;
 typedef cudnnBackendDescriptor_t fl__dnn_desc;
+typedef nvrtcProgram fl__nvrtc_program;
+typedef nvrtcResult fl__nvrtc_result;
 #include "../../kernels/cuda/dnn_calls.h"
 #include "../../kernels/cuda/lt_calls.h"
+#include "../../kernels/cuda/nvrtc.h"
 
 #define AGAIN(result, name, args) result name args;
 FL__LT_CALLS(AGAIN)
 FL__DNN_CALLS(AGAIN)
+FL__NVRTC_CALLS(AGAIN)
 #define SAME_DNN(name, value) _Static_assert((int)FL__##name == (int)CUDNN_##name, #name);
 FL__DNN_NUMBERS(SAME_DNN)
 #define SAME_NUMBER(here, theirs, value) _Static_assert((int)here == (int)theirs, #here);
