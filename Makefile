@@ -51,7 +51,8 @@ BUILD := build/$(VARIANT)
 # Objects that CUDA= does not change are those of the variant without it.
 PLAIN := $(if $(CUDA),$(if $(findstring command,$(origin BUILD)),$(BUILD),build/$(PLAIN_VARIANT)),$(BUILD))
 # NVIDIA's libraries for the emulated device: the tests find them through FL_CUDA_LIBS.
-CUDA_MOCK = $(if $(filter emu,$(CUDA)),$(BUILD)/mock/libcublasLt.so.13 $(BUILD)/mock/libcudnn.so.9)
+CUDA_MOCK = $(if $(filter emu,$(CUDA)),$(addsuffix .13,$(addprefix $(BUILD)/mock/lib,cublasLt.so nvrtc.so)) \
+            $(BUILD)/mock/libcudnn.so.9)
 # The suites with a backend or ops of yours (tests/backends.h) are programs of their own.
 YOURS = $(if $(BACKEND_H),'-DBACKEND_H="$(abspath $(BACKEND_H))"' -DBACKEND_NAME=$(BACKEND)) \
         $(if $(OPS_H),'-DOPS_H="$(abspath $(OPS_H))"')
@@ -608,6 +609,7 @@ cuda-kernels: $(CUDA_OBJECTS)
 # Those libraries: they check what is asked of them, and compute it with plain loops.
 $(BUILD)/mock/libcublasLt.so.13: tests/cuda/emu/cublaslt.c kernels/cuda/lt_calls.h tests/cuda/emu/mock.h
 $(BUILD)/mock/libcudnn.so.9: tests/cuda/emu/cudnn.c kernels/cuda/dnn_calls.h tests/cuda/emu/mock.h
+$(BUILD)/mock/libnvrtc.so.13: tests/cuda/emu/nvrtc.c kernels/cuda/nvrtc.h
 $(BUILD)/mock/%:
 	@mkdir -p $(@D)
 	@$(CC) -std=gnu11 $(CFLAGS) $(WARN) -fPIC -shared -fvisibility=hidden -o $@ $< -lm

@@ -4,6 +4,7 @@
 #include "../fl_all.h"
 #include "heap.h"
 #include "test.h"
+#include <dlfcn.h>
 #include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -518,11 +519,10 @@ TEST(large_operands_give_what_the_cpu_gives) {
                 printf("  kind %d, number %d: %g, not %g\n", kind, i, got[kind][i], want[kind][i]);
 }
 
-/* bench/README.md has this list, but for formula, which is composed. Only what has no composition is copied
-   to the cpu. */
+/* bench/README.md has this list. Only what has no composition is copied to the cpu. */
 TEST(what_the_cpu_alone_has_a_kernel_for_is_known) {
     static const char *const known[] = {"lu_factor", "solve", "solve_triangular", "cholesky", "qr",
-                                        "svd", "eigh", "eig", "formula"};
+                                        "svd", "eigh", "eig"};
     NEEDS_CUDA;
     const int cuda = fl_backend_default();
     CHECK(fl_lattice_register());
@@ -534,6 +534,96 @@ TEST(what_the_cpu_alone_has_a_kernel_for_is_known) {
             listed |= !strcmp(fl_op_get_info(op)->name, known[i]);
         if (!CHECK(listed)) printf("  %s\n", fl_op_get_info(op)->name);
     }
+}
+
+/* Of the library that compiles programs, which the emulation replaces; -1: it is not loaded. */
+static int programs_compiled(void) {
+    int (*count)(void) = NULL;
+    void *at = dlsym(RTLD_DEFAULT, "mock_nvrtc_programs");
+    memcpy(&count, &at, sizeof count);
+    return count ? count() : -1;
+}
+static bool compiles_programs(void) {
+    const char *libraries = getenv("FL_CUDA_LIBS");
+    return !cuda_emu_fail_in || (libraries && strcmp(libraries, "no"));
+}
+
+enum { APPLIED_TEXTS = 7, APPLIED_OPERANDS = 5 };
+static const char *const applied_texts[APPLIED_TEXTS] = {
+    "(x, y) { float t = x * y; if (t < 0) t = exp(t) - 1.5; return t; }",
+    "(x, y) { float t = x * y; if (t < 0) t = exp(t) - 2.5; return t; }", /* the program above */
+    "(x, y) { return tanh(x) * erf(y) + atan2(x, y) - pow(abs(x), y) / maximum(x, y); }",
+    "(x, y) { return where(x < y || y == 0, sin(x) / y, cos(y) + floor(x)) + remainder(x, y); }",
+    "(x, y) { return gelu(x) + silu(y) * sqrt(abs(x)) + log1p(abs(y)) + expm1(x) + rint(y); }",
+    "(x, y) { return x <= y && !(y < 0.25); }",
+    "(x, y) { return minimum(x, 3) * (y - x) + log(abs(x)) - -y; }"};
+
+/* Text i of operands of kind j: dense, transposed, broadcast, halves or with a condition. */
+static fl_tensor *applied(int i, int j, fl_dtype d) {
+    fl_rng rng = {7, 0};
+    const fl_shape shape = j == 1 ? FL_SHAPE(33, 70) : FL_SHAPE(70, 33);
+    fl_tensor *x = fl_cast(fl_normal(shape, 0, 2, FL_F64, &rng), j == 3 ? FL_BF16 : d);
+    fl_tensor *y = fl_cast(fl_normal(j == 2 ? FL_SHAPE(33) : FL_SHAPE(70, 33), 0, 2, FL_F64, &rng), d);
+    if (j == 1) x = fl_transpose(x, 0, 1);
+    if (j == 3) y = fl_cast(y, FL_BF16);
+    if (j == 4) y = fl_lt(y, fl_num(0.5));
+    return fl_apply(applied_texts[i], (fl_tensor *[]){x, y}, 2);
+}
+
+/* By a kernel per program and dtype. */
+TEST(compiled_programs_have_the_bits_of_their_ops) {
+    NEEDS_CUDA;
+    if (!compiles_programs()) SKIP("NVRTC: FL_CUDA_LIBS");
+    static char got[2][70 * 33 * 8];
+    for (int k = 0; k < APPLIED_TEXTS * APPLIED_OPERANDS * 2; k++) {
+        const int i = k / APPLIED_OPERANDS % APPLIED_TEXTS, j = k % APPLIED_OPERANDS;
+        const fl_dtype d = k < APPLIED_TEXTS * APPLIED_OPERANDS ? FL_F32 : FL_F64;
+        int64_t launches[2] = {0, 0};
+        size_t bytes = 0;
+        for (int now = 0; now < 2; now++) {
+            fl_compile(now ? FL_COMPILE_NOW : FL_COMPILE_NEVER);
+            fl_scope s = fl_scope_begin();
+            const int64_t before = cuda_emu_launches ? cuda_emu_launches() : 0;
+            fl_tensor *y = applied(i, j, d);
+            if (cuda_emu_launches) launches[now] = cuda_emu_launches() - before;
+            bytes = y ? (size_t)fl_numel(y) * fl_dtype_size(y->dtype) : 0;
+            if (!CHECK(bytes > 0 && bytes <= sizeof *got && fl_to_host(y, got[now], bytes)))
+                printf("  %s\n", fl_error());
+            fl_scope_end(&s);
+        }
+        fl_compile(FL_COMPILE_NEVER);
+        if (!CHECK(!memcmp(got[0], got[1], bytes)))
+            printf("  text %d, operands %d, %s\n", i, j, fl_dtype_name(d));
+        if (cuda_emu_launches && !CHECK(launches[1] < launches[0]))
+            printf("  text %d, operands %d: %d launches, %d\n", i, j, (int)launches[0], (int)launches[1]);
+    }
+    if (cuda_emu_launches) CHECK_EQ_INT(programs_compiled(), 4 * (APPLIED_TEXTS - 1)); /* y: a condition */
+    CHECK_EQ_INT(test_live_buffers(), 0);
+}
+
+/* Also the first call, which loads the kernel: then it runs op by op. */
+TEST(any_call_may_fail_around_a_compiled_program) {
+    NEEDS_EMULATION;
+    if (!compiles_programs()) SKIP("NVRTC: FL_CUDA_LIBS");
+    int failures = 0;
+    for (bool failed = true; failed;) {
+        fl_compile(FL_COMPILE_NOW);
+        fl_scope s = fl_scope_begin();
+        fl_tensor *x = fl_full(FL_SHAPE(300), 2, FL_F32);
+        CHECK(fl_sync(x));
+        cuda_emu_fail_in(++failures);
+        fl_tensor *y = fl_apply("(x) { return x * x * x + 1; }", &x, 1);
+        const double sum = y ? fl_item(fl_sum(y, FL_ALL_AXES)) : (double)NAN;
+        cuda_emu_fail_in(0);
+        failed = fl_error() != NULL;
+        if (!failed) CHECK_EQ_INT(sum, 2700);
+        failed |= failures < 4;
+        fl_error_clear();
+        fl_scope_end(&s);
+        fl_compile(FL_COMPILE_NEVER);
+    }
+    CHECK(failures > 4);
+    CHECK_EQ_INT(test_live_buffers(), 0);
 }
 
 /* A few steps of eight parameters with their gradients clipped: the last

@@ -26,7 +26,9 @@ typedef enum fl_compile_mode {
    without arguments. Kernels are kept in $XDG_CACHE_HOME/fl (~/.cache/fl): at most 64 MiB, the oldest are
    removed; the folder must belong to the user and be writable by nobody else. Where there is no compiler, or
    it fails or takes more than a minute, that is one warning, and the executor goes on. On Windows nothing is
-   compiled. */
+   compiled.
+   On backend cuda both modes compile a program with NVRTC when it runs first, in this process: it is kept in
+   memory alone, and not among the counts below. Without NVRTC programs run op by op there. */
 FL_API fl_compile_mode fl_compile(fl_compile_mode mode);
 /* Waits until what is to be compiled is. False if any could not be. */
 FL_API bool fl_compile_wait(void);
@@ -556,6 +558,7 @@ FL_PRIVATE void fl__compile_ahead(const fl_formula *f, fl_dtype d) {
 FL_API fl_compile_mode fl_compile(fl_compile_mode mode) {
     const fl_compile_mode before = __atomic_exchange_n(&fl__compiler.mode, mode, __ATOMIC_RELAXED);
     if (mode) fl__kernels_use(fl__kernel_find);
+    fl__programs_compile(mode != FL_COMPILE_NEVER);
     return before;
 }
 

@@ -7,6 +7,7 @@
 #endif
 #ifndef FL_GRAPH_KERNEL_TEXT_H
 #define FL_GRAPH_KERNEL_TEXT_H
+#include "../../fl_backend.h"
 #include "../tensor/formula.h"
 
 #ifdef __cplusplus
@@ -33,6 +34,14 @@ FL_PRIVATE const fl__language *fl__language_cuda(void);
    the current level of instructions, its arg the numbers, 8 bytes apart. False if d has no such kernels. */
 FL_PRIVATE bool fl__kernel_print(fl__text *to, const fl_formula *f, fl_dtype d, const char *name,
                                  const fl__language *l);
+/* Backends that compile programs themselves, when a program runs first: kernels/cuda/program.h. `shipped`
+   returns such a backend's table as shipped while it can, else NULL. Without one: NULL for all backends. */
+typedef const fl_backend *(*fl__program_tables)(const fl_backend *now);
+FL_PRIVATE void fl__programs_use(fl__program_tables shipped);
+FL_PRIVATE const fl_backend *fl__programs_table(const fl_backend *now);
+/* True unless fl_compile's mode is FL_COMPILE_NEVER, as fl_compile says. */
+FL_PRIVATE void fl__programs_compile(bool on);
+FL_PRIVATE bool fl__programs_compiled(void);
 /* A file of fl_math.h that kernels include, without comments: pieces up to NULL. */
 FL_PRIVATE const char *const *fl__math_text(void);     /* fl_math.h */
 FL_PRIVATE const char *const *fl__math_f32_text(void); /* fl_math_f32.h, which it includes */
@@ -63,6 +72,26 @@ FL_PRIVATE const char *const *fl__math_f32_text(void) {
 #include "../../kernels/fl_math_f32_text.inc"
         NULL};
     return text;
+}
+
+static fl__program_tables fl__programs_shipped; /* atomic */
+static bool fl__programs_on;                    /* atomic */
+
+FL_PRIVATE void fl__programs_use(fl__program_tables shipped) {
+    __atomic_store_n(&fl__programs_shipped, shipped, __ATOMIC_RELEASE);
+}
+
+FL_PRIVATE const fl_backend *fl__programs_table(const fl_backend *now) {
+    const fl__program_tables shipped = __atomic_load_n(&fl__programs_shipped, __ATOMIC_ACQUIRE);
+    return shipped ? shipped(now) : NULL;
+}
+
+FL_PRIVATE void fl__programs_compile(bool on) {
+    __atomic_store_n(&fl__programs_on, on, __ATOMIC_RELAXED);
+}
+
+FL_PRIVATE bool fl__programs_compiled(void) {
+    return __atomic_load_n(&fl__programs_on, __ATOMIC_RELAXED);
 }
 
 __attribute__((format(printf, 2, 3))) static void fl__text_add(fl__text *to, const char *format, ...) {
@@ -120,7 +149,7 @@ static void fl__cuda_begin_kernel(fl__text *to, const fl_formula *f, fl_dtype d,
         const char *of = f->conditions >> i & 1 ? "uint8_t" : type;
         const int k = f->n_out + i;
         if (!fl__is_read(f, i)) continue;
-        fl__text_add(to, "        const %s a%d = flk_program_load<%s>", of, i, of);
+        fl__text_add(to, "        const %s a%d = flk_program_read<%s>", of, i, of);
         fl__text_add(to, "(p.t[%d], at[%d]);\n", k, k);
     }
 }

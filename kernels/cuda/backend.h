@@ -21,8 +21,8 @@
    The kernels here are simple, and slow where stated: no 16-byte loads; one block reduces each output, one
    thread scans or scatters each line, except for sums at indices shared by all lines; convolutions are
    direct. layers.h, attention.h, ctc.h, fft.h and recurrent.h have the slots of registered ops, step.h those
-   launched in batches, graph.h sequences of calls that are launched as one. Products, convolutions and
-   attention use cuBLASLt (lt.h) and cuDNN (dnn.h) if they are installed. */
+   launched in batches, program.h compiled programs, graph.h sequences of calls that are launched as one.
+   Products, convolutions and attention use cuBLASLt (lt.h) and cuDNN (dnn.h) if they are installed. */
 #ifndef FL_CUDA_BACKEND_H
 #define FL_CUDA_BACKEND_H
 #ifdef FL_STATIC
@@ -77,6 +77,7 @@ FL_PRIVATE bool fl__cuda_graph_spoil(void);
 #include "graph.h"
 #include "layers.h"
 #include "lt.h"
+#include "program.h"
 #include "recurrent.h"
 #include "step.h"
 #include <pthread.h>
@@ -684,6 +685,7 @@ static fl_backend *fl__cuda_table(void) {
     fl__cuda_fft_slots(&table);
     fl__cuda_recurrent_slots(&table);
     fl__cuda_step_slots(&table);
+    fl__cuda_program_slots(&table);
     fl__cuda_lt_slots(&table); /* these two override our own kernels */
     fl__cuda_dnn_slots(&table);
     return &table;

@@ -112,6 +112,13 @@ typedef struct flk_random_args {
 } flk_random_args;
 const char *flk_random(const flk_random_args *a);
 
+/* ---- programs: kernels that are compiled while the process runs, named "program" (nvrtc.h) ---- */
+
+int flk_architecture(void); /* of the current device: 90 for sm_90; 0: unknown */
+/* *kernel: of machine code for the current device's architecture, on all such devices; it stays loaded. */
+const char *flk_program_load(void **kernel, const void *code);
+const char *flk_program_run(void *kernel, const flk_program *p);
+
 /* ---- reductions: t[0] is y by the kept dims, t[1] x, whose other dims follow. Both are ordered by x's
    memory, but for argmin/argmax in logical order. inner: the innermost reduced dim is closer in memory than
    the innermost kept one ---- */

@@ -73,7 +73,7 @@ template <int N> static __device__ __forceinline__ bool flk_program_place(const 
     if (i < p.n) flk_place<N>(p, i, at);
     return i < p.n;
 }
-template <class T> static __device__ __forceinline__ T flk_program_load(const flk_operand &t, int64_t at) {
+template <class T> static __device__ __forceinline__ T flk_program_read(const flk_operand &t, int64_t at) {
     T v;
     if (t.p) return ((const T *)t.p)[at];
     flk_number(t, &v);

@@ -350,6 +350,35 @@ void flk_graph_put(void *graph) {
     if (graph) cudaGraphExecDestroy((cudaGraphExec_t)graph);
 }
 
+/* ---- programs ---- */
+
+int flk_architecture(void) {
+    cudaDeviceProp p = {};
+    return cudaGetDeviceProperties(&p, flk_device()) == cudaSuccess ? p.major * 10 + p.minor : 0;
+}
+
+const char *flk_program_load(void **kernel, const void *code) {
+    cudaLibrary_t library = NULL;
+    cudaKernel_t k = NULL;
+    const char *why =
+        flk_error(cudaLibraryLoadData(&library, code, NULL, NULL, 0, NULL, NULL, 0), "cudaLibraryLoadData");
+    if (why) return why;
+    if ((why = flk_error(cudaLibraryGetKernel(&k, library, "program"), "cudaLibraryGetKernel")))
+        cudaLibraryUnload(library);
+    *kernel = (void *)k;
+    return why;
+}
+
+const char *flk_program_run(void *kernel, const flk_program *p) {
+    void *args[] = {(void *)p};
+    if (!p->n) return NULL;
+    const cudaStream_t stream = flk_stream();
+    const cudaError_t e =
+        cudaLaunchKernel(kernel, dim3(flk_blocks(p->n)), dim3(FLK_BLOCK), args, 0, stream);
+    const char *why = flk_error(e, "a program"), *before = flk_started("a program");
+    return before ? before : why;
+}
+
 size_t flk_limit(void) {
     size_t left = 0, all = 0;
     return cudaMemGetInfo(&left, &all) == cudaSuccess ? all : 0;

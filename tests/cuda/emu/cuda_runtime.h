@@ -34,7 +34,10 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <dlfcn.h>
 #include <sys/mman.h>
+#include <unistd.h>
 #include <vector>
 
 #define __global__
@@ -312,6 +315,43 @@ template <class K> cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, K) {
     EMU_CALL(cudaErrorUnknown)
     if (getenv("CUDA_EMU_OTHER")) return emu::last_error = cudaErrorNoKernelImageForDevice;
     a->numRegs = 0;
+    return cudaSuccess;
+}
+
+/* ---- kernels made while the program runs, by emu/nvrtc.c: code is the path of a shared object ---- */
+
+typedef struct emu_library *cudaLibrary_t;
+typedef struct emu_kernel *cudaKernel_t;
+struct emu_kernel {
+    void (*run)(const void *p, unsigned grid, unsigned block);
+    size_t bytes; /* of its argument */
+};
+inline cudaError_t cudaLibraryLoadData(cudaLibrary_t *to, const void *code, void *, void *, unsigned, void *,
+                                       void *, unsigned) {
+    EMU_WAITING_CALL(cudaErrorInvalidValue)
+    std::string path = (const char *)code;
+    *to = (cudaLibrary_t)dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    unlink(path.c_str());
+    rmdir(path.substr(0, path.rfind('/')).c_str());
+    return *to ? cudaSuccess : emu::last_error = cudaErrorNoKernelImageForDevice;
+}
+inline cudaError_t cudaLibraryUnload(cudaLibrary_t l) { return dlclose(l), cudaSuccess; }
+inline cudaError_t cudaLibraryGetKernel(cudaKernel_t *to, cudaLibrary_t l, const char *name) {
+    EMU_CALL(cudaErrorInvalidValue)
+    void *const run = dlsym(l, "emu_run"), *const bytes = dlsym(l, "emu_bytes");
+    if (!run || !bytes || !dlsym(l, name)) return emu::last_error = cudaErrorInvalidValue;
+    *to = new emu_kernel{(void (*)(const void *, unsigned, unsigned))run, *(const size_t *)bytes};
+    return cudaSuccess;
+}
+inline cudaError_t cudaLaunchKernel(const void *f, dim3 grid, dim3 block, void **args, size_t,
+                                    cudaStream_t s) {
+    EMU_CALL(cudaErrorUnknown)
+    const emu_kernel k = *(const emu_kernel *)f;
+    if (!grid.x || !block.x || block.x > 1024) return emu::last_error = cudaErrorInvalidValue;
+    if (emu::of(s)->device != emu::current) return emu::last_error = cudaErrorInvalidResourceHandle;
+    emu::launches++;
+    const std::string p((const char *)args[0], k.bytes); /* is read now */
+    emu::put(s, [=] { k.run(p.data(), grid.x, block.x); });
     return cudaSuccess;
 }
 #undef EMU_CALL

@@ -1,0 +1,149 @@
+/* kernels/cuda/program.h - op `formula` on backend cuda: compiled programs
+
+   While programs are compiled (fl_compile), a program of f32 or f64 runs as one kernel, made when it first
+   runs: printed as CUDA C (fl/graph/kernel_text.h) and compiled with NVRTC in this process, which takes 0.13
+   to 0.26 s. Programs that differ in numbers alone share a kernel, of any shape. It has the bits of the ops: both
+   are the functions of fl_math.h, none of them contracted. Everything else, and every program while a CUDA
+   graph is captured that has no kernel yet, runs op by op, as without NVRTC.
+
+   A thread computes one element; there are no 16-byte loads. Never run on a GPU so far. */
+#ifndef FL_CUDA_PROGRAM_H
+#define FL_CUDA_PROGRAM_H
+#include "../../fl_backend.h"
+FL_PRIVATE void fl__cuda_program_slots(fl_backend *cuda);
+#endif
+
+#if defined(FL_IMPL_ONLY_CUDA_PROGRAM) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_CUDA_PROGRAM_IMPL
+#define FL_CUDA_PROGRAM_IMPL
+#include "../../fl/graph/kernel_text.h"
+#include "../../fl/records/formula.h"
+#include "backend.h"
+#include "graph.h"
+#include "library.h"
+#include "nvrtc.h"
+#include <pthread.h>
+#include <string.h>
+
+enum { FL__CUDA_PROGRAMS = 1024 /* further ones run op by op */ };
+
+/* A program by its text but for the numbers; kernel NULL: it could not be made. */
+typedef struct fl__cuda_kernel {
+    size_t bytes;
+    fl_formula program;
+    fl_dtype dtype;
+    int architecture;
+    void *kernel;
+} fl__cuda_kernel;
+static struct {
+    pthread_mutex_t lock;
+    int architecture[FLK_DEVICES]; /* 0: not known yet */
+    bool warned;
+    int n;
+    fl__cuda_kernel *slot[2 * FL__CUDA_PROGRAMS]; /* by hash; only added to */
+} fl__cuda_programs = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* Compiles and loads the kernel; NULL after a warning, the first time. */
+static void *fl__cuda_program_make(const fl_formula *f, fl_dtype d, int architecture) {
+    char log[400] = "out of memory";
+    void *kernel = NULL;
+    fl__text *text = fl_heap_alloc(sizeof *text);
+    const bool printed = text && fl__kernel_print(text, f, d, "program", fl__language_cuda());
+    char *code = printed ? fl__nvrtc_compile(text->at, architecture, false, log, sizeof log) : NULL;
+    const char *why = code ? flk_program_load(&kernel, code) : log;
+    if (why && !fl__cuda_programs.warned) {
+        fl_log_message(FL_LOG_WARN, "cuda: a program is not compiled, it runs op by op: %s", why);
+        fl__cuda_programs.warned = true;
+    }
+    fl_heap_free(code);
+    fl_heap_free(text);
+    return why ? NULL : kernel;
+}
+
+/* The kernel of a program on the current device, made if it is new; NULL if there is none. The lock is
+   held. */
+static void *fl__cuda_program_find(const fl_formula *f, fl_dtype d) {
+    int *architecture = &fl__cuda_programs.architecture[flk_device()];
+    const size_t bytes = offsetof(fl_formula, step) + f->n_steps * sizeof *f->step;
+    if (!*architecture) *architecture = flk_architecture();
+    uint64_t i = fl__cuda_hash(f, bytes) + (uint64_t)d;
+    fl__cuda_kernel *p;
+    while ((p = fl__cuda_programs.slot[i % (2 * FL__CUDA_PROGRAMS)])) {
+        if (p->bytes == bytes && p->dtype == d && p->architecture == *architecture &&
+            !memcmp(&p->program, f, bytes))
+            return p->kernel;
+        i++;
+    }
+    if (fl__cuda_programs.n == FL__CUDA_PROGRAMS || fl__cuda_captures()) return NULL;
+    if (!(p = fl_heap_alloc(sizeof *p))) return NULL;
+    *p = (fl__cuda_kernel){bytes, *f, d, *architecture, fl__cuda_program_make(f, d, *architecture)};
+    fl__cuda_programs.slot[i % (2 * FL__CUDA_PROGRAMS)] = p;
+    fl__cuda_programs.n++;
+    return p->kernel;
+}
+
+static void *fl__cuda_program_kernel(const fl_formula *f, fl_dtype d) {
+    if (!fl__programs_compiled() || (d != FL_F32 && d != FL_F64) || !fl__nvrtc()) return NULL;
+    const bool failed = fl_error() != NULL;
+    pthread_mutex_lock(&fl__cuda_programs.lock);
+    void *kernel = fl__cuda_program_find(f, d);
+    pthread_mutex_unlock(&fl__cuda_programs.lock);
+    if (!failed) fl_error_clear(); /* without memory it runs op by op */
+    return kernel;
+}
+
+static void fl__cuda_program_operands(flk_program *p, const fl_call *c, const fl_formula *f) {
+    const int n = c->n_out + c->n_in;
+    const fl_tensor *t[FLK_PROGRAM_OPERANDS];
+    int order[FL_MAX_DIMS];
+    memset(p, 0, sizeof *p);
+    p->n = fl_numel(c->out[0]);
+    memcpy(p->number, f->constant, f->n_constants * sizeof *p->number);
+    for (int k = 0; k < n; k++) {
+        t[k] = k < c->n_out ? c->out[k] : f->reads >> (k - c->n_out) & 1 ? c->in[k - c->n_out] : NULL;
+        if (t[k]) fl__cuda_operand(&p->t[k], t[k]);
+    }
+    fl_axes_by_stride(c->out[0], order);
+    for (int i = 0; i < c->out[0]->ndim; i++) {
+        const int axis = order[i];
+        const int64_t size = c->out[0]->shape[axis];
+        int64_t stride[FLK_PROGRAM_OPERANDS];
+        bool joins = p->ndim > 0;
+        if (size == 1) continue;
+        for (int k = 0; k < n; k++) {
+            stride[k] = t[k] && !t[k]->weak ? t[k]->stride[axis] : 0;
+            joins &= !p->ndim || p->t[k].stride[p->ndim - 1] == stride[k] * size;
+        }
+        const int to = joins ? p->ndim - 1 : p->ndim++;
+        p->shape[to] = joins ? p->shape[to] * size : size;
+        for (int k = 0; k < n; k++) p->t[k].stride[to] = stride[k];
+    }
+}
+_Static_assert((int)FLK_PROGRAM_NUMBERS == (int)FL_FORMULA_CONSTANTS, "pass.h: the numbers of a program");
+
+FL__CUDA_SLOT(fl__cuda_formula_op) {
+    fl_dtype d;
+    flk_program p;
+    const fl_formula_args *a = fl_formula_args_of(c, &d);
+    if (!a) return false;
+    void *kernel = fl__cuda_program_kernel(&a->program, d);
+    if (!kernel) return fl_call_compose(c);
+    for (int i = 0; i < c->n_out; i++)
+        if (!fl_out_make(c->out[i])) return false;
+    fl__cuda_program_operands(&p, c, &a->program);
+    return fl__cuda_started(c, flk_program_run(kernel, &p));
+}
+
+static const fl_backend *fl__cuda_program_table(const fl_backend *now) {
+    const bool compiles = now->replay == fl__cuda_replay && fl__programs_compiled() && fl__nvrtc();
+    return compiles ? fl_backend_cuda() : NULL;
+}
+
+FL_PRIVATE void fl__cuda_program_slots(fl_backend *cuda) {
+    fl_backend_set(cuda, fl_op_formula, fl__cuda_formula_op, 0);
+    fl__programs_use(fl__cuda_program_table);
+}
+
+#endif
+#endif
+/* MIT licence: see LICENSE. */

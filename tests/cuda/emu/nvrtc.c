@@ -1,0 +1,115 @@
+/* tests/cuda/emu/nvrtc.c - an NVRTC for the emulated device: libnvrtc.so.13 by the system's C++ compiler
+
+   "Machine code" is the path of a shared object, which cudaLibraryLoadData of cuda_runtime.h opens and
+   removes. It has emu_run, which runs the text's kernel `program` for all threads. */
+#include "../../../kernels/cuda/nvrtc.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MOCK __attribute__((visibility("default"))) /* what the program and its tests see */
+
+struct fl__nvrtc_data {
+    char *text;
+    char folder[32], code[64], log[2000];
+};
+
+static int mock_programs; /* that were compiled */
+MOCK int mock_nvrtc_programs(void);
+int mock_nvrtc_programs(void) { return mock_programs; }
+
+static const char before[] =
+    "#include <math.h>\n#include <stdint.h>\n#include <string.h>\n"
+    "#define __global__\n#define __device__\n#define __forceinline__ inline\n"
+    "static struct { unsigned x; } threadIdx, blockIdx, blockDim;\n";
+static const char after[] =
+    "extern \"C\" const size_t emu_bytes = sizeof(flk_program);\n"
+    "extern \"C\" void emu_run(const void *p, unsigned grid, unsigned block) {\n"
+    "    blockDim.x = block;\n"
+    "    for (blockIdx.x = 0; blockIdx.x < grid; blockIdx.x++)\n"
+    "        for (threadIdx.x = 0; threadIdx.x < block; threadIdx.x++) program(*(const flk_program *)p);\n"
+    "}\n";
+
+MOCK const char *nvrtcGetErrorString(int e);
+MOCK int nvrtcCreateProgram(fl__nvrtc_program *to, const char *text, const char *name, int n,
+                            const char *const *file, const char *const *as);
+MOCK int nvrtcDestroyProgram(fl__nvrtc_program *at);
+MOCK int nvrtcCompileProgram(fl__nvrtc_program p, int n, const char *const *option);
+MOCK int nvrtcGetProgramLogSize(fl__nvrtc_program p, size_t *n);
+MOCK int nvrtcGetProgramLog(fl__nvrtc_program p, char *to);
+MOCK int nvrtcGetPTXSize(fl__nvrtc_program p, size_t *n);
+MOCK int nvrtcGetPTX(fl__nvrtc_program p, char *to);
+MOCK int nvrtcGetCUBINSize(fl__nvrtc_program p, size_t *n);
+MOCK int nvrtcGetCUBIN(fl__nvrtc_program p, char *to);
+
+const char *nvrtcGetErrorString(int e) { return e == 6 ? "NVRTC_ERROR_COMPILATION" : "NVRTC_ERROR"; }
+
+static bool put(const fl__nvrtc_program p, const char *name, const char *a, const char *b, const char *c) {
+    char path[80];
+    snprintf(path, sizeof path, "%s/%s", p->folder, name);
+    FILE *f = fopen(path, "w");
+    const bool ok = f && fprintf(f, "%s%s%s", a, b, c) > 0;
+    return (!f || !fclose(f)) && ok;
+}
+
+int nvrtcCreateProgram(fl__nvrtc_program *to, const char *text, const char *name, int n,
+                       const char *const *file, const char *const *as) {
+    fl__nvrtc_program p = calloc(1, sizeof *p);
+    (void)name;
+    if (!p) return 1;
+    snprintf(p->folder, sizeof p->folder, "/tmp/fl-nvrtc-XXXXXX");
+    snprintf(p->log, sizeof p->log, " ");
+    bool ok = mkdtemp(p->folder) && put(p, "program.cc", before, "#include \"all.h\"\n", text);
+    for (int i = 0; ok && i < n; i++) ok = put(p, as[i], file[i], "", "");
+    *to = p;
+    return ok ? 0 : 1;
+}
+
+static void remove_all(const char *folder) {
+    static const char *const files[] = {"all.h", "rtc.h", "fl_math.h", "fl_math_f32.h", "pass.h", "after.h",
+                                        "program.cc", "log"};
+    char path[80];
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, files[i]);
+        unlink(path);
+    }
+    rmdir(folder); /* unless the code is there still */
+}
+
+int nvrtcDestroyProgram(fl__nvrtc_program *at) {
+    remove_all((*at)->folder);
+    free(*at);
+    return *at = NULL, 0;
+}
+
+/* The options are the real library's: --pre-include=FILE becomes an include, the rest is known. */
+int nvrtcCompileProgram(fl__nvrtc_program p, int n, const char *const *option) {
+    char includes[400] = "", command[600], path[80];
+    for (int i = 0; i < n; i++) {
+        const char *file = strstr(option[i], "--pre-include=");
+        const size_t at = strlen(includes);
+        if (file) snprintf(includes + at, sizeof includes - at, "#include \"%s\"\n", file + 14);
+    }
+    snprintf(p->code, sizeof p->code, "%s/code.so", p->folder);
+    put(p, "all.h", includes, "", "\n");
+    put(p, "after.h", after, "", "");
+    snprintf(command, sizeof command,
+             "cd %s && { cat program.cc after.h | g++ -x c++ -std=c++17 -O1 -fPIC -shared -ffp-contract=off "
+             "-fno-math-errno -fno-trapping-math -Wall -Wextra -Wno-unknown-pragmas -DFL_CUDA_EMU -DFL_QUICK "
+             "-I. -o code.so -; } > log 2>&1", p->folder);
+    mock_programs++;
+    const int status = system(command);
+    snprintf(path, sizeof path, "%s/log", p->folder);
+    FILE *f = fopen(path, "r");
+    if (f) p->log[fread(p->log, 1, sizeof p->log - 1, f)] = 0, fclose(f);
+    return status ? 6 : 0;
+}
+
+int nvrtcGetProgramLogSize(fl__nvrtc_program p, size_t *n) { return *n = strlen(p->log) + 1, 0; }
+int nvrtcGetProgramLog(fl__nvrtc_program p, char *to) { return strcpy(to, p->log), 0; }
+int nvrtcGetPTXSize(fl__nvrtc_program p, size_t *n) { return (void)p, *n = 0, 1; }
+int nvrtcGetPTX(fl__nvrtc_program p, char *to) { return (void)p, (void)to, 1; }
+int nvrtcGetCUBINSize(fl__nvrtc_program p, size_t *n) { return *n = strlen(p->code) + 1, 0; }
+int nvrtcGetCUBIN(fl__nvrtc_program p, char *to) { return strcpy(to, p->code), 0; }
+/* MIT licence: see LICENSE. */
