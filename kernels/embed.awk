@@ -1,5 +1,5 @@
 # embed.awk - prints C text as string literals: without comments, empty lines and indentation
-# usage: awk -f kernels/embed.awk FILE > ...    kernels/fl_math_text.inc: see tests/compile/run, check text
+# usage: awk -f kernels/embed.awk FILE > ...    see tests/compile/run, check texts
 {
     line = $0
     out = ""

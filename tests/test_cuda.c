@@ -1011,6 +1011,47 @@ TEST(a_step_of_a_graph_is_one_launch_with_the_bits_of_eager_steps) {
     CHECK_EQ_INT(test_live_buffers(), 0);
 }
 
+/* tanh(where(x < 0.3, exp(x / 2), x - 2)) + x in rounds of a graph, of which the last ones are launches of a
+   CUDA graph. Returns the launches of the second round. */
+enum { CHAIN_ROUNDS = 6, CHAIN = 501 };
+static int64_t chain_rounds(fl_compile_mode mode, float got[CHAIN_ROUNDS][CHAIN]) {
+    fl_rng rng = {7, 0};
+    int64_t launches = 0;
+    const fl_compile_mode was = fl_compile(mode);
+    fl_scope outer = fl_scope_begin();
+    fl_graph *g = fl_graph_new();
+    fl_tensor *x = fl_normal(FL_SHAPE(CHAIN), 0, 1, FL_F32, &rng), *y = NULL;
+    for (int round = 0; round < CHAIN_ROUNDS; round++) {
+        CHECK(fl_graph_begin(g));
+        fl_drop(y);
+        fl_scope s = fl_scope_begin();
+        fl_tensor *c = fl_lt(x, fl_num(0.3));
+        fl_tensor *chosen = fl_where(c, fl_exp(fl_mul(x, fl_num(0.5))), fl_sub(x, fl_num(2)));
+        y = fl_keep(fl_add(fl_tanh(chosen), x));
+        fl_scope_end(&s);
+        const int64_t before = cuda_emu_launches ? cuda_emu_launches() : 0;
+        CHECK(fl_graph_end(g));
+        if (cuda_emu_launches && round == 1) launches = cuda_emu_launches() - before;
+        CHECK(fl_to_host(y, got[round], sizeof got[round]));
+    }
+    fl_drop(y);
+    fl_graph_free(g);
+    fl_scope_end(&outer);
+    fl_compile(was);
+    return launches;
+}
+
+TEST(groups_of_calls_are_one_launch_while_programs_are_compiled) {
+    NEEDS_CUDA;
+    if (!compiles_programs()) SKIP("NVRTC: FL_CUDA_LIBS");
+    static float want[CHAIN_ROUNDS][CHAIN], got[CHAIN_ROUNDS][CHAIN];
+    const int64_t plain = chain_rounds(FL_COMPILE_NEVER, want);
+    const int64_t grouped = chain_rounds(FL_COMPILE_LATER, got);
+    CHECK(!memcmp(want, got, sizeof want));
+    if (cuda_emu_launches) CHECK(plain == 7 && grouped == 1);
+    CHECK_EQ_INT(test_live_buffers(), 0);
+}
+
 TEST(deferred_steps_give_the_bits_of_eager_ones) {
     NEEDS_CUDA;
     graph_run eager, deferred;

@@ -1,10 +1,11 @@
 /* fl/graph/group.h - groups: element-wise calls of a list that run as one call of `formula`
 
-   A group's calls have one shape, one dtype (f32 or f64) and the shipped slots of the cpu backend: a
-   replaced one is called. It runs where the first call comes that must see its results, or change
-   what it reads; what only its calls use is never stored. Groups are made of calls in program order: a call
-   joins the open group that made what it reads, else one that reads the same; two groups that meet in a call
-   are joined if no order forbids it. Their results have the bits of the calls. */
+   A group's calls have one shape, one dtype (f32 or f64) and the shipped slots of the cpu backend, or of
+   cuda while it compiles programs (fl_compile): a replaced one is called. It runs where the first call comes
+   that must see its results, or change what it reads; what only its calls use is never stored. Groups are
+   made of calls in program order: a call joins the open group that made what it reads, else one that reads
+   the same; two groups that meet in a call are joined if no order forbids it. Their results have the bits of
+   the calls. */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -67,7 +68,7 @@ typedef struct fl__grouping fl__grouping;
 FL_PRIVATE fl__group *fl__group_of(fl__grouping *w, const int *call, int n);
 /* A copy of g that o owns; NULL without memory. */
 FL_PRIVATE fl__group *fl__order_keep(fl__order *o, const fl__group *g);
-FL_PRIVATE bool fl__has_shipped_slot(fl_op op);
+FL_PRIVATE bool fl__has_shipped_slot(int backend, fl_op op);
 /* True if another than the list refers to the value. */
 FL_PRIVATE bool fl__is_held(const fl_graph_value *v);
 #ifndef __cplusplus
@@ -126,9 +127,10 @@ static bool fl__same_layout(const fl_tensor *a, const fl_tensor *b) {
 
 /* ---- which calls join ---- */
 
-FL_PRIVATE bool fl__has_shipped_slot(fl_op op) {
-    const fl_backend *cpu = fl_backend_at(0);
-    return cpu->op[op] && cpu->op[op] == fl_backend_cpu()->op[op];
+FL_PRIVATE bool fl__has_shipped_slot(int backend, fl_op op) {
+    const fl_backend *now = fl_backend_at(backend);
+    const fl_backend *shipped = backend ? fl__programs_table(now) : fl_backend_cpu();
+    return shipped && now->op[op] && now->op[op] == shipped->op[op];
 }
 
 static const fl_tensor *fl__first_output(const fl_call *c) {
@@ -146,13 +148,15 @@ static fl_dtype fl__group_dtype(const fl_call *c, int64_t least) {
     const bool formula = info && info->arity && info->cls != FL_CLASS_INT && info->cls != FL_CLASS_BOOL;
     const fl_tensor *y = fl__first_output(c);
     fl_dtype d = FL_DTYPE_NONE;
-    if (!info || !y || y->backend || fl_numel(y) < least || !fl__has_shipped_slot(c->op)) return d;
+    if (!info || !y || fl_numel(y) < least || !fl__has_shipped_slot(y->backend, c->op)) return d;
     if (!formula && c->op != FL_OP_where && c->op != FL_OP_copy && c->op != FL_OP_grad1 &&
         c->op != FL_OP_grad2)
         return d;
+    if (!fl__has_shipped_slot(y->backend, fl_op_formula)) return d;
     for (int k = 0; k < c->n_in; k++) {
         const fl_tensor *t = c->in[k];
         if (t->weak && !fl__is_exact(t)) return FL_DTYPE_NONE;
+        if (!t->weak && t->backend != y->backend) return FL_DTYPE_NONE;
         if (t->weak || (c->op == FL_OP_where && k == 0)) continue;
         if (d == FL_DTYPE_NONE) d = t->dtype;
         if (t->dtype != d) return FL_DTYPE_NONE;
@@ -424,7 +428,6 @@ static void fl__order_uses(const fl__order *o, const fl_graph_list *l) {
 }
 
 FL_PRIVATE fl__order *fl__order_new(const fl_graph_list *l, int64_t least) {
-    if (!fl__has_shipped_slot(fl_op_formula)) return NULL;
     const bool failed = fl_error() != NULL;
     fl__order *o = fl_heap_alloc(sizeof *o);
     fl__grouping *w = o ? fl_heap_alloc(sizeof *w) : NULL;
@@ -444,7 +447,8 @@ FL_PRIVATE fl__order *fl__order_new(const fl_graph_list *l, int64_t least) {
         for (int64_t i = 0; i < l->n_values; i++) w->reads[i] = INT_MAX / 2; /* for fl__group_of */
         if (fl__order_rows(o, l, w, least)) fl__order_uses(o, l);
         for (int64_t i = 0; i < o->n_groups; i++)
-            if (!o->group[i]->rows) fl__compile_ahead(&o->group[i]->args.program, o->group[i]->dtype);
+            if (!o->group[i]->rows && !fl__operand_at(l, o->group[i]->out[0])->backend)
+                fl__compile_ahead(&o->group[i]->args.program, o->group[i]->dtype);
     }
     fl_heap_free(w);
     if (!failed) fl_error_clear(); /* without memory there are no groups */

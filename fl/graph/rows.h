@@ -200,7 +200,7 @@ static bool fl__row_add_program(fl__row_plan *p, const fl__group *g) {
     fl__row_shape(p, y, g->dtype);
     fl__row_step *s = &p->r.step[p->r.n_steps];
     *s = (fl__row_step){.group = g, .column = !fl__has_rows(&p->r, y, false)};
-    if (g->dtype != p->r.dtype) return false;
+    if (g->dtype != p->r.dtype || y->backend) return false;
     for (int k = 0; k < g->n_in; k++) {
         bool spread;
         const int v = fl__row_read(p, g->in[k], s->column, &spread);
@@ -222,7 +222,7 @@ static bool fl__row_add_fold(fl__row_plan *p, int i) {
     const fl_call *c = &p->l->call[i].call;
     const fl_tensor *x = c->in[0];
     bool spread;
-    if (!c->out[0] || c->out[0]->backend || x->weak || x->ndim < 1 || !fl__has_shipped_slot(c->op) ||
+    if (!c->out[0] || c->out[0]->backend || x->weak || x->ndim < 1 || !fl__has_shipped_slot(0, c->op) ||
         ((const fl_reduce_args *)c->args)->axes != 1u << (x->ndim - 1) || x->stride[x->ndim - 1] != 1 ||
         (x->dtype != FL_F32 && x->dtype != FL_F64) ||
         c->out[0]->dtype != (fl__is_arg(c->op) ? FL_I64 : x->dtype))
