@@ -16,9 +16,7 @@
 
    Contents:
      fl/graph/list.h    the list of calls and values, printing
-     fl/graph/kernel_text.h
-                        programs as C
-     fl/graph/compile.h their compiler, and the cache of kernels
+     fl/graph/compile.h programs as machine code: fl_compile
      fl/graph/group.h   groups of element-wise calls
      fl/graph/rows.h    groups with reductions along the last axis
      fl/graph/lazy.h    deferred execution: fl_lazy, fl_eval, passes
@@ -32,7 +30,7 @@
 #include "fl_tensor.h"
 #endif
 #include "fl/graph/list.h"
-#include "fl/graph/kernel_text.h"
+#include "kernels/kernel_text.h"
 #include "fl/graph/compile.h"
 #include "fl/graph/group.h"
 #include "fl/graph/rows.h"

@@ -1,4 +1,4 @@
-/* bench/apply.c - functions written as text (fl_apply), and optimizer steps: by the executor, compiled, in ops
+/* bench/apply.c - functions as text (fl_apply), groups, optimizer steps: by the executor, compiled, in ops
 
    make bench-apply     (ARGS=elements of the large case; 16 M)
    The ways run in turn; the figures are the fastest of the rounds. */

@@ -82,6 +82,11 @@ static void compiler_is(const char *text) {
 
 /* ---- bits ---- */
 
+#ifdef TEST_SANITIZED
+enum { ONE_OP_IN = 8 };
+#else
+enum { ONE_OP_IN = 1 };
+#endif
 enum { MOST = 1200, SIZES = 5 };
 static const int sizes[SIZES] = {1, 15, 511, 513, 1100};
 static union {
@@ -157,7 +162,7 @@ TEST(kernels_have_the_bits_of_formulas_and_gradients) {
                         if (which && info->cls == FL_CLASS_CMP) continue;
                         if (which > FL_PROGRAM_DA && info->arity < 2) continue;
                         const fl_formula *f = fl_op_program((fl_op)op, (fl_program)which);
-                        if (!f || f->n_steps < 2 || (d && l)) continue;
+                        if (!f || f->n_steps < 2 || (d && l) || op % ONE_OP_IN) continue;
                         if (!check) fl__compile_ahead(f, d ? FL_F64 : FL_F32);
                         else if (n++, !CHECK(check_program(f, d ? FL_F64 : FL_F32)))
                             printf("  %s, program %d, %s, %s\n", info->name, which, d ? "f64" : "f32",

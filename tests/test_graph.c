@@ -416,8 +416,8 @@ static fl_tensor *chain(fl_tensor *x, fl_tensor *y) {
 TEST(groups_store_what_is_used_and_call_what_is_replaced) {
     enum { N = 1 << 16, STEPS = 6 };
     fl_scope s = fl_scope_begin();
-    fl_tensor *x = fl_normal(FL_SHAPE(N), 0, 1, FL_F32, NULL), *y = fl_normal(FL_SHAPE(N), 0, 1, FL_F32, NULL);
-    fl_tensor *want = chain(x, y);
+    fl_tensor *x = fl_normal(FL_SHAPE(N), 0, 1, FL_F32, NULL);
+    fl_tensor *y = fl_normal(FL_SHAPE(N), 0, 1, FL_F32, NULL), *want = chain(x, y);
     fl_backend mine = *fl_backend_at(0), old;
     add_of_cpu = mine.op[FL_OP_add];
     CHECK(fl_backend_set(&mine, FL_OP_add, runs_a, mine.flags[FL_OP_add]));
@@ -443,7 +443,8 @@ TEST(groups_store_what_is_used_and_call_what_is_replaced) {
             fl_lazy(false);
             const int64_t most = fl_mem_stats_of(NULL).peak_in_use - before;
             if (mode == 1 ? i < 4 : mode == 2 ? i == 2 || i == 3 : false) /* the result alone */
-                if (!CHECK(most < 6 * N)) printf("  mode %d, step %d: %lld bytes\n", mode, i, (long long)most);
+                if (!CHECK(most < 6 * N))
+                    printf("  mode %d, step %d: %lld bytes\n", mode, i, (long long)most);
             CHECK_EQ_INT(adds, i < 4 ? 0 : 2);
             CHECK(same_bits(got, want));
         }

@@ -1,14 +1,15 @@
 /* fl/graph/compile.h - compiles programs to machine code while they are used: fl_compile
 
    What runs as a program (a group, fl_apply, an optimizer step, a composed gradient) runs by the executor
-   (kernels/cpu/formula.h) until a compiled kernel (kernel_text.h) takes its place, with the same bits. The
-   system's compiler makes kernels in a process of its own; they are kept in a folder for other programs. */
+   (kernels/cpu/formula.h) until a compiled kernel (kernels/kernel_text.h) takes its place, with the same
+   bits. The system's compiler makes kernels in a process of its own; they are kept in a folder for other
+   programs. */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
 #ifndef FL_GRAPH_COMPILE_H
 #define FL_GRAPH_COMPILE_H
-#include "kernel_text.h"
+#include "../../kernels/kernel_text.h"
 #include <stdio.h>
 
 #ifdef __cplusplus

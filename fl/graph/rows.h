@@ -391,7 +391,7 @@ FL_PRIVATE int64_t fl__rows_count(void) { return __atomic_load_n(&fl__rows_ran, 
 typedef struct fl__row_job {
     const fl__row_program *r;
     const fl_call *c;
-    fl__iter in[FL__GROUP_INPUTS]; /* of those that are not dense */
+    fl__iter at[FL__ROW_VALUES]; /* of operands of the call */
     struct {
         fl__executor program;
         fl__loop loop; /* that runs it, and its argument */
@@ -407,13 +407,13 @@ static bool fl__repeats(const fl__iter *w, int64_t n) {
 }
 
 /* Where m rows of a value are, from `row` on. c: the place of an input that is not dense, which moves on. */
-static char *fl__row_values(const fl__row_job *j, const fl__row_value *v, fl__cursor *c, char *memory,
-                            int64_t row, int64_t m) {
+static char *fl__row_values(const fl__row_job *j, int i, fl__cursor *c, char *memory, int64_t row,
+                            int64_t m) {
+    const fl__row_value *v = &j->r->value[i];
+    const fl__iter *w = &j->at[i];
     const int64_t n = v->column ? 1 : j->r->n;
     if (v->operand < 0) return memory + v->place;
-    const fl_tensor *t = v->operand < 4 ? j->c->out[v->operand] : j->c->in[v->operand - 4];
-    if (v->dense) return (char *)fl_data(t) + row * n * v->size;
-    const fl__iter *w = &j->in[v->operand - 4];
+    if (v->dense) return w->base + row * n * v->size;
     if (fl__repeats(w, n)) return memory + v->place;
     if (w->step[0] == w->size && fl__iter_row(w, c, m * n) == m * n) {
         char *at = c->ptr;
@@ -463,7 +463,7 @@ static void fl__row_task(void *arg, int64_t first, int64_t last) {
     for (int i = 0; i < r->n_values; i++) {
         const fl__row_value *v = &r->value[i];
         if (v->dense) continue;
-        const fl__iter *w = &j->in[v->operand - 4];
+        const fl__iter *w = &j->at[i];
         const int64_t n = v->column ? 1 : r->n;
         c[i] = fl__iter_seek(w, first * n);
         if (!fl__repeats(w, n)) continue;
@@ -472,7 +472,7 @@ static void fl__row_task(void *arg, int64_t first, int64_t last) {
     for (int64_t row = first, m; row < last; row += m) {
         m = fl__min(last - row, r->window);
         for (int i = 0; i < r->n_values; i++)
-            place[i] = fl__row_values(j, &r->value[i], &c[i], memory, row, m);
+            place[i] = fl__row_values(j, i, &c[i], memory, row, m);
         for (int k = 0; k < r->n_steps; k++) fl__row_step_run(j, k, place, memory, m);
     }
     if (memory != stack) fl__scratch_give_back(&j->scratch, memory);
@@ -493,11 +493,10 @@ static bool fl__row_job_begin(fl__row_job *j, const fl_graph_list *l) {
             j->step[k].loop = fl__executor_loop(&j->step[k].program, r->rows * (s->column ? 1 : r->n),
                                                 &j->step[k].arg);
     }
-    for (int i = 0; i < r->n_values; i++)
-        if (!r->value[i].dense) {
-            const int k = r->value[i].operand - 4;
-            fl__iter_init(&j->in[k], j->c->in[k], FL_READ, NULL);
-        }
+    for (int i = 0; i < r->n_values; i++) {
+        const int k = r->value[i].operand;
+        if (k >= 0) fl__iter_init(&j->at[i], k < 4 ? j->c->out[k] : j->c->in[k - 4], FL_READ, NULL);
+    }
     return true;
 }
 

@@ -41,7 +41,7 @@ FL_PRIVATE char *fl__nvrtc_compile(const char *text, int architecture, bool ptx,
 #if defined(FL_IMPL_ONLY_CUDA_NVRTC) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CUDA_NVRTC_IMPL
 #define FL_CUDA_NVRTC_IMPL
-#include "../../fl/graph/kernel_text.h"
+#include "../kernel_text.h"
 #include "library.h"
 #include <pthread.h>
 #include <stdio.h>

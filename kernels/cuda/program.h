@@ -1,10 +1,10 @@
 /* kernels/cuda/program.h - op `formula` on backend cuda: compiled programs
 
    While programs are compiled (fl_compile), a program of f32 or f64 runs as one kernel, made when it first
-   runs: printed as CUDA C (fl/graph/kernel_text.h) and compiled with NVRTC in this process, which takes 0.13
-   to 0.26 s. Programs that differ in numbers alone share a kernel, of any shape. It has the bits of the ops: both
-   are the functions of fl_math.h, none of them contracted. Everything else, and every program while a CUDA
-   graph is captured that has no kernel yet, runs op by op, as without NVRTC.
+   runs: printed as CUDA C (kernels/kernel_text.h) and compiled with NVRTC in this process, which takes 0.13
+   to 0.26 s. Programs that differ in numbers alone share a kernel, of any shape. It has the bits of the ops:
+   both are the functions of fl_math.h, none of them contracted. Everything else, and every program that has
+   no kernel yet while a CUDA graph is captured, runs op by op, as without NVRTC.
 
    A thread computes one element; there are no 16-byte loads. Never run on a GPU so far. */
 #ifndef FL_CUDA_PROGRAM_H
@@ -16,7 +16,7 @@ FL_PRIVATE void fl__cuda_program_slots(fl_backend *cuda);
 #if defined(FL_IMPL_ONLY_CUDA_PROGRAM) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CUDA_PROGRAM_IMPL
 #define FL_CUDA_PROGRAM_IMPL
-#include "../../fl/graph/kernel_text.h"
+#include "../kernel_text.h"
 #include "../../fl/records/formula.h"
 #include "backend.h"
 #include "graph.h"

@@ -1,11 +1,11 @@
 /* nvrtc.c - kernels that are made while a program runs: the texts of formulas, words and argument structs
    (fl_math.h, op_table.h, fl_primitives.h, flk.h, common.cuh) compile by NVRTC, and so do the kernels of
-   programs (fl/graph/kernel_text.h) of all formulas and gradients (make cuda-nvrtc). Needs libnvrtc, no GPU;
+   programs (kernels/kernel_text.h) of all formulas and gradients (make cuda-nvrtc). Needs libnvrtc, no GPU;
    nothing runs
 
    usage: nvrtc ARCH ...     80 90: of each the PTX and the machine's code */
 #include "../../fl_backend.h"
-#include "../../fl/graph/kernel_text.h"
+#include "../../kernels/kernel_text.h"
 #include "../../kernels/cuda/library.h"
 #include "../../kernels/cuda/nvrtc.h"
 #define FL_IMPL_ONLY

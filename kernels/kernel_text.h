@@ -1,20 +1,20 @@
-/* fl/graph/kernel_text.h - prints programs as kernels in C and CUDA C
+/* kernels/kernel_text.h - prints programs as kernels in C and CUDA C
 
    A kernel has the bits of its program's steps: each is a call of fl_math.h. Numbers are parameters, so that
    programs that differ in numbers alone are one kernel, of any shape. */
 #ifndef FL_TENSOR_H
-#include "../../fl_tensor.h"
+#include "../fl_tensor.h"
 #endif
-#ifndef FL_GRAPH_KERNEL_TEXT_H
-#define FL_GRAPH_KERNEL_TEXT_H
-#include "../../fl_backend.h"
-#include "../tensor/formula.h"
+#ifndef FL_KERNEL_TEXT_H
+#define FL_KERNEL_TEXT_H
+#include "../fl_backend.h"
+#include "../fl/tensor/formula.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Internal to fl/graph. */
+/* Internal. */
 enum { FL__KERNEL_TEXT = 16 << 10 /* bytes of the longest kernel, its 0 included */ };
 /* A text that is printed piece by piece. */
 typedef struct fl__text {
@@ -49,27 +49,27 @@ FL_PRIVATE const char *const *fl__math_f32_text(void); /* fl_math_f32.h, which i
 #ifdef __cplusplus
 }
 #endif
-#endif /* FL_GRAPH_KERNEL_TEXT_H: stop here if you only want the API */
+#endif /* FL_KERNEL_TEXT_H: stop here if you only want the API */
 
-#if defined(FL_IMPL_ONLY_GRAPH_KERNEL_TEXT) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
-#ifndef FL_GRAPH_KERNEL_TEXT_IMPL
-#define FL_GRAPH_KERNEL_TEXT_IMPL
-#include "../../fl_tensor.h"
-#include "../../fl_backend.h"
-#include "../../kernels/cpu/levels.h"
+#if defined(FL_IMPL_ONLY_KERNEL_TEXT) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_KERNEL_TEXT_IMPL
+#define FL_KERNEL_TEXT_IMPL
+#include "../fl_tensor.h"
+#include "../fl_backend.h"
+#include "cpu/levels.h"
 #include <stdarg.h>
 #include <stdio.h>
 
 FL_PRIVATE const char *const *fl__math_text(void) {
     static const char *const text[] = {
-#include "../../kernels/fl_math_text.inc"
+#include "fl_math_text.inc"
         NULL};
     return text;
 }
 
 FL_PRIVATE const char *const *fl__math_f32_text(void) {
     static const char *const text[] = {
-#include "../../kernels/fl_math_f32_text.inc"
+#include "fl_math_f32_text.inc"
         NULL};
     return text;
 }
