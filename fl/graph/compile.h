@@ -130,7 +130,8 @@ static struct {
     bool searched, warned;
     pid_t process, owner; /* the compiler that runs, 0: none, and whose child it is */
     char folder[PATH_MAX - 64]; /* where it runs */
-    double began, polled, limit;
+    double began, limit;
+    int64_t polled; /* the millisecond of the last look at it; atomic */
 } fl__compiler = {.lock = PTHREAD_MUTEX_INITIALIZER, .limit = FL__COMPILE_LIMIT};
 
 static double fl__compile_clock(void) {
@@ -436,11 +437,12 @@ static void fl__compiler_poll(bool wait) {
         int status = 0;
         const pid_t ended = waitpid(fl__compiler.process, &status, WNOHANG);
         if (ended < 0 && errno == EINTR) continue;
-        fl__compiler.polled = fl__compile_clock();
+        const double now = fl__compile_clock();
+        __atomic_store_n(&fl__compiler.polled, (int64_t)(1e3 * now), __ATOMIC_RELAXED);
         if (ended) {
             const bool ok = ended > 0 && WIFEXITED(status) && !WEXITSTATUS(status);
             fl__compiler_end(ok, ended < 0 ? "its end was not seen" : "it failed");
-        } else if (fl__compiler.polled - fl__compiler.began > fl__compiler.limit) {
+        } else if (now - fl__compiler.began > fl__compiler.limit) {
             kill(-fl__compiler.process, SIGKILL);
             while (waitpid(fl__compiler.process, NULL, 0) < 0 && errno == EINTR) continue;
             fl__compiler_end(false, "it took too long");
@@ -541,7 +543,7 @@ static fl__loop fl__kernel_find(const fl_formula *f, fl_dtype d, int64_t n) {
     const int64_t elements = __atomic_add_fetch(&k->elements, n, __ATOMIC_RELAXED);
     if (mode == FL_COMPILE_LATER && runs < FL__COMPILE_RUNS && elements < FL__COMPILE_ELEMENTS) return NULL;
     if (mode == FL_COMPILE_LATER && state == FL__KERNEL_COMPILING && /* a look takes a system call */
-        fl__compile_clock() - fl__compiler.polled < 1e-3)
+        (int64_t)(1e3 * fl__compile_clock()) == __atomic_load_n(&fl__compiler.polled, __ATOMIC_RELAXED))
         return NULL;
     fl__kernel_missing(k, mode);
     return __atomic_load_n(&k->loop, __ATOMIC_ACQUIRE);
