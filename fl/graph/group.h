@@ -115,7 +115,7 @@ struct fl__grouping {
     const fl_graph_list *l;
     fl__order *o;
     int *reads; /* of each value, by the calls to come */
-    fl__open_group open[FL__OPEN_GROUPS], saved;
+    fl__open_group open[FL__OPEN_GROUPS];
 };
 
 static bool fl__same_layout(const fl_tensor *a, const fl_tensor *b) {
@@ -283,11 +283,36 @@ static bool fl__group_add(fl__grouping *w, fl__open_group *g, int i, fl_dtype d,
     return kept <= FL_FORMULA_OUTPUTS;
 }
 
+/* What fl__group_add adds to. */
+typedef struct fl__group_sizes {
+    int n_calls, n_in, n_numbers, n_computed, n_steps, n_constants;
+    uint32_t conditions;
+    const fl_tensor *like;
+} fl__group_sizes;
+
+static fl__group_sizes fl__group_sizes_of(const fl__open_group *g) {
+    const fl_formula *f = &g->g.args.program;
+    return (fl__group_sizes){g->g.n_calls, g->g.n_in,      g->g.n_numbers, g->n_computed,
+                             f->n_steps,   f->n_constants, f->conditions,  g->like};
+}
+
+/* Takes out what was added since. */
+static void fl__group_shrink(fl__open_group *g, const fl__group_sizes *to) {
+    fl_formula *f = &g->g.args.program;
+    memset(f->step + to->n_steps, 0, (size_t)(f->n_steps - to->n_steps) * sizeof *f->step);
+    memset(f->constant + to->n_constants, 0,
+           (size_t)(f->n_constants - to->n_constants) * sizeof *f->constant);
+    f->n_steps = (uint8_t)to->n_steps, f->n_constants = (uint8_t)to->n_constants;
+    f->n_in = (uint8_t)(g->g.n_in = to->n_in), f->conditions = to->conditions;
+    g->g.n_calls = to->n_calls, g->g.n_numbers = to->n_numbers;
+    g->n_computed = to->n_computed, g->like = to->like;
+}
+
 /* Joins call i to g, or leaves g as it was. */
 static bool fl__group_join(fl__grouping *w, fl__open_group *g, int i, fl_dtype d) {
-    w->saved = *g;
+    const fl__group_sizes before = fl__group_sizes_of(g);
     if (fl__group_add(w, g, i, d, &w->l->call[i])) return true;
-    *g = w->saved;
+    fl__group_shrink(g, &before);
     return false;
 }
 
@@ -366,11 +391,11 @@ static bool fl__group_clashes(fl__open_group *g, const fl_graph_call *c) {
 
 /* Adds the calls of `from` to g, if all fit. */
 static bool fl__group_merge(fl__grouping *w, fl__open_group *g, const fl__open_group *from) {
+    const fl__group_sizes before = fl__group_sizes_of(g);
     bool ok = true;
-    w->saved = *g;
     for (int i = 0; ok && i < from->g.n_calls; i++)
         ok = fl__group_add(w, g, from->g.call[i], from->g.dtype, NULL);
-    if (!ok) *g = w->saved;
+    if (!ok) fl__group_shrink(g, &before);
     return ok;
 }
 
@@ -427,7 +452,19 @@ static void fl__order_uses(const fl__order *o, const fl_graph_list *l) {
     }
 }
 
+/* True if a group may come of it: two calls read or make as many elements. */
+static bool fl__has_large_calls(const fl_graph_list *l, int64_t least) {
+    int n = 0;
+    for (int64_t i = 0; i < l->n && n < 2; i++) {
+        const fl_call *c = &l->call[i].call;
+        const fl_tensor *y = c->n_out ? fl__first_output(c) : NULL;
+        n += (y && fl_numel(y) >= least) || (c->n_in && c->in[0] && fl_numel(c->in[0]) >= least);
+    }
+    return n == 2;
+}
+
 FL_PRIVATE fl__order *fl__order_new(const fl_graph_list *l, int64_t least) {
+    if (!fl__has_large_calls(l, least)) return NULL;
     const bool failed = fl_error() != NULL;
     fl__order *o = fl_heap_alloc(sizeof *o);
     fl__grouping *w = o ? fl_heap_alloc(sizeof *w) : NULL;
@@ -435,9 +472,7 @@ FL_PRIVATE fl__order *fl__order_new(const fl_graph_list *l, int64_t least) {
     if (numbers) {
         *o = (fl__order){.run = numbers, .first = numbers + l->n,
                          .last = numbers + l->n + l->n_values, .tables = fl__table_changes()};
-        memset(w, 0, sizeof *w);
         w->l = l, w->o = o, w->reads = o->last + l->n_values;
-        memset(w->reads, 0, (size_t)l->n_values * sizeof *w->reads);
         for (int64_t i = 0; i < l->n; i++)
             for (int k = 0; k < l->call[i].call.n_in; k++)
                 if (l->call[i].value[4 + k] >= 0) w->reads[l->call[i].value[4 + k]]++;
