@@ -15,6 +15,10 @@ static void rows_of_graphs(void) {
     ROW(QUIET, "fl_plan_memory", fl_plan_memory(NULL, 1) < 0, "the list of values is NULL");
     FINE(fl_lazy, !fl_lazy(false));
     FINE(fl_eval, fl_eval());
+    FINE(fl_compile, !fl_compile(FL_COMPILE_NEVER));
+    FINE(fl_compile_wait, fl_compile_wait());
+    FINE(fl_compile_stats, fl_compile_stats().failed == 0);
+    NO_FILE(fl_compile_print, (NULL), "the file is NULL");
     FINE(fl_lazy_calls, fl_lazy_calls().n == 0);
     FINE(fl_take_calls, (fl_take_calls(fl_take_calls(NULL)), true));
     FINE(fl_call_state, (fl_call_state(), true));

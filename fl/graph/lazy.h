@@ -215,8 +215,10 @@ static bool fl__value_make(const fl_graph_call *c, int v, const fl_tensor *t, fl
     return fl__buffer_arrive(value[v].buffer, &info);
 }
 
-/* True if c reads the value of operand m by that handle alone. */
+/* True if c reads the value of operand m by that handle alone, and does not write it. */
 static bool fl__is_only_view(const fl_graph_call *c, int m) {
+    for (int k = 0; k < c->call.n_out; k++)
+        if (c->value[k] == c->value[4 + m]) return false;
     for (int k = 0; k < c->call.n_in; k++)
         if (k != m && c->value[4 + k] == c->value[4 + m]) return false;
     return true;
