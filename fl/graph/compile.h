@@ -199,9 +199,13 @@ static void fl__cache_find(void) {
     const size_t n = sizeof fl__compiler.cache;
     struct stat s;
     at[0] = 0;
-    if (base && *base == '/') snprintf(at, n, "%s/fl", base);
-    else if (home && *home == '/') snprintf(at, n, "%s/.cache/fl", home);
-    else return;
+    const bool given = base && *base == '/';
+    const int length = given ? snprintf(at, n, "%s/fl", base)
+                             : home && *home == '/' ? snprintf(at, n, "%s/.cache/fl", home) : (int)n;
+    if (length >= (int)n) {
+        at[0] = 0;
+        return;
+    }
     for (char *p = strchr(at + 1, '/'); p; p = strchr(p + 1, '/')) *p = 0, (void)mkdir(at, 0700), *p = '/';
     (void)mkdir(at, 0700);
     if (lstat(at, &s) || !S_ISDIR(s.st_mode)) {
@@ -263,8 +267,7 @@ static void fl__folder_remove(const char *folder) {
     static const char *const files[] = {"fl_math.h", "fl_math_f32.h", "kernels.c", "kernels.so"};
     char file[PATH_MAX];
     for (int i = 0; i < 4; i++) {
-        snprintf(file, sizeof file, "%s/%s", folder, files[i]);
-        unlink(file);
+        if (snprintf(file, sizeof file, "%s/%s", folder, files[i]) < (int)sizeof file) unlink(file);
     }
     rmdir(folder);
 }
