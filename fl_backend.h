@@ -28,6 +28,7 @@
 #include "fl_tensor.h"
 #endif
 #include "fl/tensor/formula.h"
+#include "fl/tensor/memo.h"
 #include "fl/tensor/op_table.h"
 #ifndef FL_BACKEND_H
 #define FL_BACKEND_H

@@ -648,6 +648,7 @@ FL__GLUE_END
 #define FL_TENSOR_FILES_IMPL
 #include "fl_backend.h"
 #include "fl/tensor/formula.h"
+#include "fl/tensor/memo.h"
 #include "fl/tensor/blocks.h"
 #include "fl/tensor/copy.h"
 #include "fl/tensor/view.h"

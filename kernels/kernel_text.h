@@ -1,7 +1,8 @@
 /* kernels/kernel_text.h - prints programs as kernels in C and CUDA C
 
-   A kernel has the bits of its program's steps: each is a call of fl_math.h. Numbers are parameters, so that
-   programs that differ in numbers alone are one kernel, of any shape. */
+   A kernel has the bits of its program's steps, but that any NaN may be another one: each is a call of
+   fl_math.h. Numbers are parameters, so that programs that differ in numbers alone are one kernel, of any
+   shape. */
 #ifndef FL_TENSOR_H
 #include "../fl_tensor.h"
 #endif

@@ -385,6 +385,8 @@ static void rows_of_handles(void) {
     NO_FILE(fl_formula_parse, (&(fl_formula){0}, "ADD(x, z)", "x y"), "no input of this name at character 8");
     fl_formula program;
     fl_formula_builder builder;
+    fl_memo_entry *slots[2] = {NULL};
+    fl_memo memo = {.most = 1, .size = sizeof(double), .slot = slots};
     double number;
     NO_FILE(fl_formula_build, (NULL, &program, 1, 0), NULLS);
     NO_FILE(fl_formula_build, (&builder, NULL, 1, 0), NULLS);
@@ -398,6 +400,11 @@ static void rows_of_handles(void) {
              fl_formula_build_step(&builder, FL_PRIMITIVE_COUNT, (int[]){0, 0}) < 0 &&
              !fl_formula_build_end(&builder, 1, (int[]){FL_FORMULA_VALUE}) &&
              !fl_formula_build_end(&builder, 5, (int[]){0, 0, 0, 0, 0}));
+    NO_FILE(fl_memo_find, (NULL, "key", 3, 0), NULLS);
+    NO_FILE(fl_memo_find, (&memo, NULL, 3, 0), NULLS);
+    NO_FILE(fl_memo_add, (NULL, "key", 3, 0, &number), NULLS);
+    NO_FILE(fl_memo_add, (&memo, NULL, 3, 0, &number), NULLS);
+    NO_FILE(fl_memo_add, (&memo, "key", 3, 0, NULL), NULLS);
     NO_FILE(fl_formula_number, (NULL, 1, &number), NULLS);
     NO_FILE(fl_formula_number, ("1", 1, NULL), NULLS);
     FINE(fl_formula_number, !fl_formula_number("1x", 2, &number) && !fl_formula_number("", 0, &number));

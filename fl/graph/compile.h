@@ -2,7 +2,7 @@
 
    What runs as a program (a group, fl_apply, an optimizer step, a composed gradient) runs by the executor
    (kernels/cpu/formula.h) until a compiled kernel (kernels/kernel_text.h) takes its place, with the same
-   bits. The system's compiler makes kernels in a process of its own; they are kept in a folder for other
+   bits, but that any NaN may be another one. The system's compiler makes kernels in a process of its own; they are kept in a folder for other
    programs. */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
@@ -21,8 +21,8 @@ typedef enum fl_compile_mode {
     FL_COMPILE_LATER, /* beside the program: a kernel is used once it is there */
     FL_COMPILE_NOW    /* before a program runs first; the caller waits */
 } fl_compile_mode;
-/* Sets the mode of all threads and returns the previous one. At the start of a program that has compiled fl.c
-   it is FL_COMPILE of the environment: later or now. LATER compiles a program, of f32 or f64 numbers, once it
+/* Sets the mode of all threads and returns the previous one. It starts as FL_COMPILE of the environment says
+   (later, now), in programs that have compiled fl.c or call a function of fl_graph.h. LATER compiles a program, of f32 or f64 numbers, once it
    has run 8 times or over 4 M elements. The compiler is `cc`, or FL_COMPILER of the environment: one program
    without arguments. Kernels are kept in $XDG_CACHE_HOME/fl (~/.cache/fl): at most 64 MiB, the oldest are
    removed; the folder must belong to the user and be writable by nobody else. Where there is no compiler, or
@@ -31,7 +31,7 @@ typedef enum fl_compile_mode {
    On backend cuda both modes compile a program with NVRTC when it runs first, in this process: it is kept in
    memory alone, and not among the counts below. Without NVRTC programs run op by op there. */
 FL_API fl_compile_mode fl_compile(fl_compile_mode mode);
-/* Waits until what is to be compiled is. False if any could not be. */
+/* Waits until what has been requested is compiled. False if any of it could not be. */
 FL_API bool fl_compile_wait(void);
 typedef struct fl_compile_counts {
     int64_t programs; /* that have been looked for */
@@ -63,6 +63,7 @@ FL_PRIVATE void fl__compile_reset(double seconds);
 #define FL_GRAPH_COMPILE_IMPL
 #include "../../fl_tensor.h"
 #include "../../kernels/cpu/formula.h"
+#include "../tensor/memo.h"
 #ifdef _WIN32
 
 FL_API fl_compile_mode fl_compile(fl_compile_mode mode) {
@@ -98,7 +99,7 @@ enum { FL__PROGRAMS = 4096, FL__COMPILE_RUNS = 8, FL__COMPILE_ELEMENTS = 4 << 20
 
 typedef enum fl__kernel_state {
     FL__KERNEL_NEW,       /* runs too seldom so far */
-    FL__KERNEL_REQUESTED,    /* is not in the cache */
+    FL__KERNEL_REQUESTED, /* is not in the cache */
     FL__KERNEL_COMPILING,
     FL__KERNEL_READY,
     FL__KERNEL_FAILED
@@ -108,9 +109,9 @@ typedef struct fl__kernel {
     fl_formula program; /* its numbers are 0: they are parameters */
     fl_dtype dtype;
     int level;
-    fl__kernel_state state;  /* atomic */
-    int64_t runs, elements;  /* atomic */
-    fl__loop loop;           /* atomic */
+    fl__kernel_state state; /* atomic */
+    int64_t runs, elements; /* atomic */
+    fl__loop loop;          /* atomic */
     char name[FL__KERNEL_NAME];
 } fl__kernel;
 
@@ -120,10 +121,12 @@ static const char *const fl__compile_options[FL__COMPILE_OPTIONS] = {
     "-std=gnu11", "-O3", "-fno-trapping-math", "-fno-math-errno", "-ffp-contract=off", "-DFL_KERNEL_OPTIONS",
     "-fPIC", "-shared"};
 
+static fl_memo_entry *fl__kernel_slots[2 * FL__PROGRAMS];
+static fl_memo fl__kernel_memo = {.most = FL__PROGRAMS, .size = sizeof(fl__kernel), .slot = fl__kernel_slots};
+
 static struct {
     pthread_mutex_t lock;
-    fl_compile_mode mode;            /* atomic */
-    fl__kernel *slot[2 * FL__PROGRAMS]; /* by hash; atomic, only added to */
+    fl_compile_mode mode; /* atomic */
     fl_compile_counts counts;
     char compiler[PATH_MAX], cache[PATH_MAX - 128]; /* "": none */
     uint64_t compiler_hash;
@@ -138,13 +141,6 @@ static double fl__compile_clock(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-/* FNV-1a (Fowler, Noll, Vo); h: FL__HASH, or the hash of what stands before. */
-#define FL__HASH 0xcbf29ce484222325u
-static uint64_t fl__hash(uint64_t h, const void *bytes, size_t n) {
-    for (const unsigned char *p = bytes; n; n--, p++) h = (h ^ *p) * 0x100000001b3u;
-    return h;
 }
 
 static uint64_t fl__hash_text(uint64_t h, const char *text) {
@@ -313,7 +309,7 @@ static void fl__cache_store(const char *file, fl__kernel *const kernel[], int n)
 static int fl__kernels_in(fl__kernel_state state, fl__kernel *kernel[]) {
     int n = 0;
     for (int i = 0; i < 2 * FL__PROGRAMS; i++) {
-        fl__kernel *k = fl__compiler.slot[i];
+        fl__kernel *k = fl__memo_at(&fl__kernel_memo, i);
         if (k && k->state == state) kernel[n++] = k;
     }
     return n;
@@ -321,7 +317,7 @@ static int fl__kernels_in(fl__kernel_state state, fl__kernel *kernel[]) {
 
 static void fl__kernels_become(fl__kernel_state from, fl__kernel_state to) {
     for (int i = 0; i < 2 * FL__PROGRAMS; i++) {
-        fl__kernel *k = fl__compiler.slot[i];
+        fl__kernel *k = fl__memo_at(&fl__kernel_memo, i);
         if (k && k->state == from) __atomic_store_n(&k->state, to, __ATOMIC_RELEASE);
     }
 }
@@ -479,40 +475,19 @@ static void fl__kernel_request(fl__kernel *k) {
     __atomic_store_n(&k->state, state, __ATOMIC_RELEASE);
 }
 
-static size_t fl__program_bytes(const fl_formula *f) {
-    return offsetof(fl_formula, step) + f->n_steps * sizeof *f->step;
-}
-
 /* The kernel of a program, added if it is new; NULL if there are too many, or no memory. */
 static fl__kernel *fl__kernel_of(const fl_formula *f, fl_dtype d) {
-    const size_t bytes = fl__program_bytes(f);
+    const size_t bytes = fl__formula_bytes(f);
     const int level = fl__level();
-    uint64_t h = FL__HASH ^ (uint64_t)(d + 64 * level);
-    for (size_t i = 0; i < bytes; i += sizeof h) { /* the steps that follow are 0 */
-        uint64_t word;
-        memcpy(&word, (const char *)f + i, sizeof word);
-        h = (h ^ word) * 0x9e3779b97f4a7c15u;
-        h ^= h >> 29;
-    }
-    for (size_t i = h % (2 * FL__PROGRAMS);; i = (i + 1) % (2 * FL__PROGRAMS)) {
-        fl__kernel *k = __atomic_load_n(&fl__compiler.slot[i], __ATOMIC_ACQUIRE);
-        if (k && k->dtype == d && k->level == level && !memcmp(&k->program, f, bytes)) return k;
-        if (k) continue;
-        pthread_mutex_lock(&fl__compiler.lock);
-        const bool empty = !fl__compiler.slot[i];
-        int64_t cap = 0;
-        if (empty && fl__compiler.counts.programs < FL__PROGRAMS && fl__grow_raw(&k, &cap, sizeof *k, 1)) {
-            memset(k, 0, sizeof *k);
-            memcpy(&k->program, f, bytes);
-            k->dtype = d;
-            k->level = level;
-            fl__compiler.counts.programs++;
-            __atomic_store_n(&fl__compiler.slot[i], k, __ATOMIC_RELEASE);
-        }
-        pthread_mutex_unlock(&fl__compiler.lock);
-        if (empty) return k;
-        i += 2 * FL__PROGRAMS - 1; /* another thread was first: look again */
-    }
+    const uint64_t tag = (uint64_t)(d + 64 * level);
+    fl__kernel *k = fl_memo_find(&fl__kernel_memo, f, bytes, tag);
+    if (k) return k;
+    fl__kernel made = {.dtype = d, .level = level};
+    const bool failed = fl_error() != NULL;
+    memcpy(&made.program, f, bytes);
+    k = fl_memo_add(&fl__kernel_memo, f, bytes, tag, &made);
+    if (!failed) fl_error_clear(); /* without memory the executor runs it */
+    return k;
 }
 
 /* What a run does about a kernel that is not there. */
@@ -581,7 +556,8 @@ FL_API bool fl_compile_wait(void) {
 
 FL_API fl_compile_counts fl_compile_stats(void) {
     pthread_mutex_lock(&fl__compiler.lock);
-    const fl_compile_counts counts = fl__compiler.counts;
+    fl_compile_counts counts = fl__compiler.counts;
+    counts.programs = __atomic_load_n(&fl__kernel_memo.n, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&fl__compiler.lock);
     return counts;
 }
@@ -590,7 +566,7 @@ FL_API bool fl_compile_print(FILE *to) {
     if (!fl_given(to, "fl_compile_print", "the file")) return false;
     bool ok = true;
     for (int i = 0, n = 0; ok && i < 2 * FL__PROGRAMS; i++) {
-        const fl__kernel *k = __atomic_load_n(&fl__compiler.slot[i], __ATOMIC_ACQUIRE);
+        const fl__kernel *k = fl__memo_at(&fl__kernel_memo, i);
         char name[FL__KERNEL_NAME];
         if (!k) continue;
         snprintf(name, sizeof name, "kernel_%d", n++);
@@ -609,10 +585,7 @@ static void fl__compiler_stop(void) {
 
 FL_PRIVATE void fl__compile_reset(double seconds) {
     fl__compiler_stop();
-    for (int i = 0; i < 2 * FL__PROGRAMS; i++) {
-        fl_heap_free(fl__compiler.slot[i]);
-        fl__compiler.slot[i] = NULL;
-    }
+    fl__memo_clear(&fl__kernel_memo);
     memset(&fl__compiler.counts, 0, sizeof fl__compiler.counts);
     fl__compiler.searched = fl__compiler.warned = false;
     fl__compiler.limit = seconds > 0 ? seconds : FL__COMPILE_LIMIT;

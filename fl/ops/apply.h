@@ -49,6 +49,7 @@ FL_PRIVATE void fl__register_apply(void);
 #define FL_OPS_APPLY_IMPL
 #include "../../fl_autograd.h"
 #include "../../fl_backend.h"
+#include "../tensor/memo.h"
 #include "autocast.h"
 #include "elementwise.h"
 #include "view.h"
@@ -78,68 +79,15 @@ typedef struct fl__applied {
 
 /* ---- programs, kept by what they were made of ---- */
 
-typedef struct fl__kept {
-    uint64_t hash, tag;
-    size_t bytes; /* of the key */
-    fl__applied applied;
-    char key[];
-} fl__kept;
-static fl__kept *fl__kept_table[2 * FL__APPLY_KEPT]; /* atomic; filled, never emptied */
-
-/* The key of a program: bytes, and a number. */
-typedef struct fl__kept_key {
-    const void *key;
-    size_t bytes;
-    uint64_t tag, hash;
-} fl__kept_key;
-
-static fl__kept_key fl__kept_key_of(const void *key, size_t bytes, uint64_t tag) {
-    const char *at = key;
-    uint64_t hash = tag + bytes, word;
-    size_t left = bytes;
-    for (; left >= sizeof word; left -= sizeof word, at += sizeof word) {
-        memcpy(&word, at, sizeof word);
-        hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
-        hash ^= hash >> 29;
-    }
-    for (; left; left--) hash = (hash ^ (unsigned char)*at++) * 0x9e3779b97f4a7c15u;
-    return (fl__kept_key){key, bytes, tag, hash ^ hash >> 32};
-}
-
-/* The place of the kept program, or a free one. */
-static fl__kept **fl__kept_find(const fl__kept_key *k) {
-    for (uint64_t i = k->hash;; i++) {
-        fl__kept **at = &fl__kept_table[i % (2 * FL__APPLY_KEPT)];
-        const fl__kept *e = __atomic_load_n(at, __ATOMIC_ACQUIRE);
-        if (!e || (e->hash == k->hash && e->tag == k->tag && e->bytes == k->bytes &&
-                   !memcmp(e->key, k->key, k->bytes)))
-            return at;
-    }
-}
-
-static const fl__applied *fl__kept_get(const fl__kept_key *k) {
-    const fl__kept *e = __atomic_load_n(fl__kept_find(k), __ATOMIC_ACQUIRE);
-    return e ? &e->applied : NULL;
-}
+static fl_memo_entry *fl__applied_slots[2 * FL__APPLY_KEPT];
+static fl_memo fl__applied_memo = {.most = FL__APPLY_KEPT, .size = sizeof(fl__applied),
+                                   .slot = fl__applied_slots};
 
 /* Keeps a program, unless there are too many: then it is `made` itself. NULL if there was no memory. */
-static const fl__applied *fl__keep_applied(const fl__kept_key *k, const fl__applied *made) {
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    static int n;
-    pthread_mutex_lock(&lock);
-    fl__kept **at = fl__kept_find(k), *e = *at;
-    const bool full = n == FL__APPLY_KEPT;
-    if (!e && !full && (e = fl_heap_alloc(sizeof *e + k->bytes))) {
-        e->hash = k->hash;
-        e->tag = k->tag;
-        e->bytes = k->bytes;
-        e->applied = *made;
-        memcpy(e->key, k->key, k->bytes);
-        __atomic_store_n(at, e, __ATOMIC_RELEASE);
-        n++;
-    }
-    pthread_mutex_unlock(&lock);
-    return e ? &e->applied : full ? made : NULL;
+static const fl__applied *fl__keep_applied(const void *key, size_t bytes, uint64_t tag,
+                                           const fl__applied *made) {
+    const fl__applied *kept = fl_memo_add(&fl__applied_memo, key, bytes, tag, made);
+    return kept || fl_error() ? kept : made;
 }
 
 /* ---- the parser ---- */
@@ -767,8 +715,8 @@ static const fl__applied *fl__applied_of(const char *text, int n, uint32_t condi
         fl_fail("fl_apply: the text is longer than %d bytes", FL__APPLY_TEXT);
         return NULL;
     }
-    const fl__kept_key key = fl__kept_key_of(text, bytes, (uint64_t)n << 32 | conditions);
-    const fl__applied *kept = fl__kept_get(&key);
+    const uint64_t tag = (uint64_t)n << 32 | conditions;
+    const fl__applied *kept = fl_memo_find(&fl__applied_memo, text, bytes, tag);
     if (kept) return kept;
     fl__source p = {.text = text, .at = text, .to = space, .n_locals = FL__PARAMETER};
     memset(space, 0, sizeof *space);
@@ -776,7 +724,7 @@ static const fl__applied *fl__applied_of(const char *text, int n, uint32_t condi
     p.now.of[FL__RESULT] = FL__UNSET;
     p.now.of[FL__RETURNED] = FL__FALSE;
     if (!fl__parse_function(&p, n)) return NULL;
-    return fl__keep_applied(&key, space);
+    return fl__keep_applied(text, bytes, tag, space);
 }
 
 /* ---- derivatives: forward mode over a program ---- */
@@ -888,12 +836,12 @@ static bool fl__derive(const fl_formula_args *a, uint32_t wanted, fl__applied *t
 }
 
 static const fl__applied *fl__derivative_of(const fl_formula_args *a, uint32_t wanted, fl__applied *space) {
-    const fl__kept_key key = fl__kept_key_of(a, sizeof *a, ~(uint64_t)wanted);
-    const fl__applied *kept = fl__kept_get(&key);
+    const uint64_t tag = ~(uint64_t)wanted;
+    const fl__applied *kept = fl_memo_find(&fl__applied_memo, a, sizeof *a, tag);
     if (kept) return kept;
     memset(space, 0, sizeof *space);
     space->fits = fl__derive(a, wanted, space);
-    return fl__keep_applied(&key, space);
+    return fl__keep_applied(a, sizeof *a, tag, space);
 }
 
 /* ---- on tensors ---- */

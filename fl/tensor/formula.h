@@ -17,6 +17,7 @@
 #define FL_FORMULA_H
 #include "../../fl_mem.h"
 #include "op_table.h"
+#include <stddef.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -73,6 +74,10 @@ FL_API bool fl_formula_parse(fl_formula *f, const char *text, const char *inputs
 FL_API int fl_primitive_operands(fl_primitive primitive);
 /* True if a step of f is that primitive. */
 FL_API bool fl_formula_has(const fl_formula *f, fl_primitive primitive);
+/* The bytes from the start in which programs differ if they differ in more than their numbers. */
+static inline size_t fl__formula_bytes(const fl_formula *f) {
+    return offsetof(fl_formula, step) + f->n_steps * sizeof *f->step;
+}
 
 /* Builds a program step by step. Values are indices: inputs from 0, constants, FL_FORMULA_VALUE + i for step
    i. A function that fails returns -1 or false, without fl_fail, and sets `error`. */

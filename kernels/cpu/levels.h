@@ -230,7 +230,8 @@ FL_PRIVATE int fl__level(void) {
 
 FL_PRIVATE const char *fl__level_isa(void) {
     static const char *const isa[FL__LEVEL_COUNT] = {
-        FL__ISA_portable, FL__ON_avx2([FL__AVX2] = FL__ISA_avx2, ) FL__ON_avx512([FL__AVX512] = FL__ISA_avx512, )};
+        FL__ISA_portable, FL__ON_avx2([FL__AVX2] = FL__ISA_avx2, )
+        FL__ON_avx512([FL__AVX512] = FL__ISA_avx512, )};
     return isa[fl__level()];
 }
 

@@ -22,6 +22,7 @@ FL_PRIVATE uint64_t fl__cuda_hash(const void *p, size_t bytes);
 #if defined(FL_IMPL_ONLY_CUDA_LIBRARY) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CUDA_LIBRARY_IMPL
 #define FL_CUDA_LIBRARY_IMPL
+#include "../../fl/tensor/memo.h"
 #include <dlfcn.h>
 #include <glob.h>
 #include <limits.h>
@@ -117,8 +118,7 @@ FL_PRIVATE bool fl__cuda_library(const char *file, const char *instead, const ch
 }
 
 FL_PRIVATE uint64_t fl__cuda_hash(const void *p, size_t bytes) {
-    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
-    for (size_t i = 0; i < bytes; i++) hash = (hash ^ ((const unsigned char *)p)[i]) * 0x100000001b3u;
+    const uint64_t hash = fl__hash(FL__HASH, p, bytes);
     return hash ^ hash >> 32;
 }
 

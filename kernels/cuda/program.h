@@ -18,6 +18,7 @@ FL_PRIVATE void fl__cuda_program_slots(fl_backend *cuda);
 #define FL_CUDA_PROGRAM_IMPL
 #include "../kernel_text.h"
 #include "../../fl/records/formula.h"
+#include "../../fl/tensor/memo.h"
 #include "backend.h"
 #include "graph.h"
 #include "library.h"
@@ -27,20 +28,16 @@ FL_PRIVATE void fl__cuda_program_slots(fl_backend *cuda);
 
 enum { FL__CUDA_PROGRAMS = 1024 /* further ones run op by op */ };
 
-/* A program by its text but for the numbers; kernel NULL: it could not be made. */
 typedef struct fl__cuda_kernel {
-    size_t bytes;
-    fl_formula program;
-    fl_dtype dtype;
-    int architecture;
-    void *kernel;
+    void *kernel; /* NULL: it could not be made */
 } fl__cuda_kernel;
+static fl_memo_entry *fl__cuda_kernel_slots[2 * FL__CUDA_PROGRAMS];
+static fl_memo fl__cuda_kernels = {.most = FL__CUDA_PROGRAMS, .size = sizeof(fl__cuda_kernel),
+                                   .slot = fl__cuda_kernel_slots};
 static struct {
-    pthread_mutex_t lock;
+    pthread_mutex_t lock;          /* of what is made */
     int architecture[FLK_DEVICES]; /* 0: not known yet */
     bool warned;
-    int n;
-    fl__cuda_kernel *slot[2 * FL__CUDA_PROGRAMS]; /* by hash; only added to */
 } fl__cuda_programs = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* Compiles and loads the kernel; NULL after a warning, the first time. */
@@ -60,26 +57,17 @@ static void *fl__cuda_program_make(const fl_formula *f, fl_dtype d, int architec
     return why ? NULL : kernel;
 }
 
-/* The kernel of a program on the current device, made if it is new; NULL if there is none. The lock is
-   held. */
+/* The kernel of a program on the current device, made if it is new; NULL if it cannot be. Under the lock. */
 static void *fl__cuda_program_find(const fl_formula *f, fl_dtype d) {
     int *architecture = &fl__cuda_programs.architecture[flk_device()];
-    const size_t bytes = offsetof(fl_formula, step) + f->n_steps * sizeof *f->step;
     if (!*architecture) *architecture = flk_architecture();
-    uint64_t i = fl__cuda_hash(f, bytes) + (uint64_t)d;
-    fl__cuda_kernel *p;
-    while ((p = fl__cuda_programs.slot[i % (2 * FL__CUDA_PROGRAMS)])) {
-        if (p->bytes == bytes && p->dtype == d && p->architecture == *architecture &&
-            !memcmp(&p->program, f, bytes))
-            return p->kernel;
-        i++;
-    }
-    if (fl__cuda_programs.n == FL__CUDA_PROGRAMS || fl__cuda_captures()) return NULL;
-    if (!(p = fl_heap_alloc(sizeof *p))) return NULL;
-    *p = (fl__cuda_kernel){bytes, *f, d, *architecture, fl__cuda_program_make(f, d, *architecture)};
-    fl__cuda_programs.slot[i % (2 * FL__CUDA_PROGRAMS)] = p;
-    fl__cuda_programs.n++;
-    return p->kernel;
+    const uint64_t tag = (uint64_t)d << 32 | (uint32_t)*architecture;
+    const size_t bytes = fl__formula_bytes(f);
+    const fl__cuda_kernel *kept = fl_memo_find(&fl__cuda_kernels, f, bytes, tag);
+    if (kept) return kept->kernel;
+    if (fl__cuda_kernels.n == FL__CUDA_PROGRAMS || fl__cuda_captures()) return NULL;
+    const fl__cuda_kernel made = {fl__cuda_program_make(f, d, *architecture)};
+    return fl_memo_add(&fl__cuda_kernels, f, bytes, tag, &made) ? made.kernel : NULL;
 }
 
 static void *fl__cuda_program_kernel(const fl_formula *f, fl_dtype d) {
