@@ -15,6 +15,7 @@ static void rows_of_graphs(void) {
     ROW(QUIET, "fl_plan_memory", fl_plan_memory(NULL, 1) < 0, "the list of values is NULL");
     FINE(fl_lazy, !fl_lazy(false));
     FINE(fl_eval, fl_eval());
+    NO(fl_compile, ((fl_compile_mode)7), "the mode is 7, expected 0 to 2");
     FINE(fl_compile, !fl_compile(FL_COMPILE_NEVER));
     FINE(fl_compile_wait, fl_compile_wait());
     FINE(fl_compile_stats, fl_compile_stats().failed == 0);

@@ -2,6 +2,7 @@
 #include "../fl_all.h"
 #include "../fl_graph.h"
 #include "../kernels/cpu/formula.h"
+#include "compiler.h"
 #include "heap.h"
 #include "test.h"
 
@@ -67,10 +68,6 @@ static void end(void) {
     CHECK_NOTHING_LIVES();
 }
 
-static bool has_compiler(void) {
-    return !system("cc --version > /dev/null 2>&1");
-}
-
 /* An executable of that text in the folder becomes the compiler. */
 static void compiler_is(const char *text) {
     char path[96];
@@ -87,8 +84,8 @@ enum { ONE_OP_IN = 8 };
 #else
 enum { ONE_OP_IN = 1 };
 #endif
-enum { MOST = 1200, SIZES = 5 };
-static const int sizes[SIZES] = {1, 15, 511, 513, 1100};
+enum { MOST = 1200, SIZES = 6 };
+static const int sizes[SIZES] = {1, 15, 511, 512, 513, 1100};
 static union {
     float f32[MOST];
     double f64[MOST];
@@ -148,7 +145,7 @@ static bool check_program(const fl_formula *f, fl_dtype d) {
 
 TEST(kernels_have_the_bits_of_formulas_and_gradients) {
     static const int levels[] = {FL__PORTABLE, FL__AVX2, FL__AVX512};
-    if (!has_compiler()) SKIP("there is no cc");
+    NEEDS_COMPILER;
     begin();
     for (int l = 0, n = 0; l < 3; l++) {
         fl__level_cap(levels[l]);
@@ -190,6 +187,13 @@ static T run_chain(int64_t rows, fl_dtype d) {
     return fl_scope_return(&s, fl_apply(chain, (T[]){x, y, c}, 3));
 }
 
+static T run_uncompiled(void) {
+    const fl_compile_mode now = fl_compile(FL_COMPILE_NEVER);
+    T y = run_chain(5, FL_F32);
+    fl_compile(now);
+    return y;
+}
+
 static bool runs_right(int64_t rows, T want) {
     fl_scope s = fl_scope_begin();
     const bool right = CHECK(same_bits(run_chain(rows, FL_F32), want));
@@ -205,7 +209,7 @@ static bool counts_are(int64_t programs, int64_t compiled, int64_t cached, int64
 
 TEST(functions_of_all_dtypes_and_shapes_keep_their_bits) {
     static const fl_dtype dtypes[] = {FL_F32, FL_F64, FL_BF16, FL_F16};
-    if (!has_compiler()) SKIP("there is no cc");
+    NEEDS_COMPILER;
     begin();
     fl_scope s = fl_scope_begin();
     for (int i = 0; i < 4; i++)
@@ -224,7 +228,7 @@ TEST(functions_of_all_dtypes_and_shapes_keep_their_bits) {
 }
 
 TEST(later_compiles_what_comes_often_or_is_large) {
-    if (!has_compiler()) SKIP("there is no cc");
+    NEEDS_COMPILER;
     begin();
     fl_compile(FL_COMPILE_LATER);
     fl_scope s = fl_scope_begin();
@@ -246,7 +250,7 @@ TEST(later_compiles_what_comes_often_or_is_large) {
 }
 
 TEST(equal_programs_are_one_text_that_compilers_accept_silently) {
-    if (!has_compiler()) SKIP("there is no cc");
+    NEEDS_COMPILER;
     begin();
     fl_scope s = fl_scope_begin();
     char file[96], command[400];
@@ -290,7 +294,7 @@ static void train(int steps, fl_var *w, fl_optim *o) {
 }
 
 TEST(steps_run_as_kernels) {
-    if (!has_compiler()) SKIP("there is no cc");
+    NEEDS_COMPILER;
     begin();
     T result[2];
     for (int k = 0; k < 2; k++) {
@@ -325,12 +329,10 @@ static const char *kernel_file(void) {
 }
 
 TEST(the_cache_keeps_whole_files_of_its_user_alone) {
-    if (!has_compiler()) SKIP("there is no cc");
+    NEEDS_COMPILER;
     begin();
     fl_scope s = fl_scope_begin();
-    fl_compile(FL_COMPILE_NEVER);
-    T want = run_chain(5, FL_F32);
-    fl_compile(FL_COMPILE_NOW);
+    T want = run_uncompiled();
     CHECK(runs_right(5, want) && counts_are(1, 1, 0, 0, 1));
     struct stat whole;
     CHECK(!stat(kernel_file(), &whole) && !(whole.st_mode & 077));
@@ -373,7 +375,7 @@ TEST(the_cache_keeps_whole_files_of_its_user_alone) {
 }
 
 TEST(the_cache_is_bounded_and_cleaned) {
-    if (!has_compiler()) SKIP("there is no cc");
+    NEEDS_COMPILER;
     begin();
     fl_scope s = fl_scope_begin();
     char path[160];
@@ -402,13 +404,40 @@ TEST(the_cache_is_bounded_and_cleaned) {
     end();
 }
 
-TEST(two_processes_share_the_cache) {
-    if (!has_compiler()) SKIP("there is no cc");
+/* As another user: the superuser may write anywhere. */
+TEST(a_cache_that_can_only_be_read_is_read) {
+    NEEDS_COMPILER;
     begin();
     fl_scope s = fl_scope_begin();
-    fl_compile(FL_COMPILE_NEVER);
-    T want = run_chain(5, FL_F32);
-    fl_compile(FL_COMPILE_NOW);
+    char path[96], command[300];
+    snprintf(path, sizeof path, "%s/elsewhere", folder);
+    setenv("TMPDIR", path, 1);
+    T want = run_uncompiled(), wide = NULL;
+    CHECK(runs_right(5, want) && counts_are(1, 1, 0, 0, 1));
+    snprintf(command, sizeof command, "mkdir %s && chmod 0555 %s/fl && %s -R nobody %s", path, folder,
+             geteuid() ? "true" : "chown", folder);
+    CHECK(!system(command));
+    const uid_t user = geteuid();
+    if (!user) CHECK(!seteuid(65534));
+    fl__compile_reset(0);
+    CHECK(runs_right(5, want) && counts_are(1, 0, 1, 0, 0));
+    CHECK((wide = run_chain(5, FL_F64)) && counts_are(2, 1, 1, 0, 1)); /* compiled elsewhere, not kept */
+    fl__compile_reset(0);
+    CHECK(same_bits(run_chain(5, FL_F64), wide) && counts_are(1, 1, 0, 0, 1));
+    CHECK_EQ_INT(warnings, 0);
+    if (!user) CHECK(!seteuid(0));
+    CHECK(!chmod(folder, 0700));
+    snprintf(command, sizeof command, "chmod 0700 %s/fl", folder);
+    CHECK(!system(command));
+    fl_scope_end(&s);
+    end();
+}
+
+TEST(two_processes_share_the_cache) {
+    NEEDS_COMPILER;
+    begin();
+    fl_scope s = fl_scope_begin();
+    T want = run_uncompiled();
     pid_t child[4];
     for (int i = 0; i < 4; i++)
         if (!(child[i] = fork())) _exit(!runs_right(5, want));
@@ -441,7 +470,7 @@ static void *use_kernels(void *x) {
 }
 
 TEST(threads_use_and_compile_the_same_programs) {
-    if (!has_compiler()) SKIP("there is no cc");
+    NEEDS_COMPILER;
     begin();
     fl_scope s = fl_scope_begin();
     T x = fl_normal(FL_SHAPE(1000), 0, 1, FL_F32, &(fl_rng){3, 0});
@@ -465,7 +494,7 @@ TEST(threads_use_and_compile_the_same_programs) {
 
 TEST(compilers_that_fail_are_one_line) {
     static const struct {
-        const char *what, *text; /* of the compiler; NULL: there is none */
+        const char *what, *text; /* of the compiler; NULL: there is no such file */
         bool works;
     } compilers[] = {
         {"none", NULL, false},
@@ -483,7 +512,7 @@ TEST(compilers_that_fail_are_one_line) {
     T want = run_chain(5, FL_F32), wide = run_chain(5, FL_F64);
     for (size_t i = 0; i < sizeof compilers / sizeof *compilers; i++)
         for (int mode = FL_COMPILE_LATER; mode <= FL_COMPILE_NOW; mode++) {
-            if (compilers[i].works && !has_compiler()) continue;
+            if (compilers[i].works && !test_has_compiler()) continue;
             fl__compile_reset(0.3 + 10 * compilers[i].works);
             empty(folder);
             warnings = 0;
@@ -505,12 +534,10 @@ TEST(compilers_that_fail_are_one_line) {
 }
 
 TEST(a_full_disk_is_one_line) {
-    if (!has_compiler()) SKIP("there is no cc");
+    NEEDS_COMPILER;
     begin();
     fl_scope s = fl_scope_begin();
-    fl_compile(FL_COMPILE_NEVER);
-    T want = run_chain(5, FL_F32);
-    fl_compile(FL_COMPILE_NOW);
+    T want = run_uncompiled();
     signal(SIGXFSZ, SIG_IGN);
     struct rlimit before, limit;
     getrlimit(RLIMIT_FSIZE, &before);
@@ -565,7 +592,7 @@ static void *failing_heap(void *user, void *p, size_t bytes) {
 }
 
 TEST(no_memory_is_an_error_of_the_op_alone) {
-    if (!has_compiler()) SKIP("there is no cc");
+    NEEDS_COMPILER;
     test_errors_return();
     begin();
     fl_scope s = fl_scope_begin();

@@ -22,12 +22,12 @@ typedef enum fl_compile_mode {
     FL_COMPILE_NOW    /* before a program runs first; the caller waits */
 } fl_compile_mode;
 /* Sets the mode of all threads and returns the previous one. It starts as FL_COMPILE of the environment says
-   (later, now), in programs that have compiled fl.c or call a function of fl_graph.h. LATER compiles a program, of f32 or f64 numbers, once it
-   has run 8 times or over 4 M elements. The compiler is `cc`, or FL_COMPILER of the environment: one program
-   without arguments. Kernels are kept in $XDG_CACHE_HOME/fl (~/.cache/fl): at most 64 MiB, the oldest are
-   removed; the folder must belong to the user and be writable by nobody else. Where there is no compiler, or
-   it fails or takes more than a minute, that is one warning, and the executor goes on. On Windows nothing is
-   compiled.
+   (later, now), in programs that have compiled fl.c or call a function of fl_graph.h. LATER compiles a
+   program, of f32 or f64 numbers, once it has run 8 times or over 4 M elements. The compiler is `cc`, or
+   FL_COMPILER of the environment: one program without arguments. Kernels are kept in $XDG_CACHE_HOME/fl
+   (~/.cache/fl): at most 64 MiB, the oldest are removed; the folder must belong to the user and be writable
+   by nobody else. Where there is no compiler, or it fails or takes more than a minute, that is one warning,
+   and the executor goes on. On Windows nothing is compiled.
    On backend cuda both modes compile a program with NVRTC when it runs first, in this process: it is kept in
    memory alone, and not among the counts below. Without NVRTC programs run op by op there. */
 FL_API fl_compile_mode fl_compile(fl_compile_mode mode);
@@ -43,7 +43,7 @@ typedef struct fl_compile_counts {
 } fl_compile_counts;
 /* Counts since the start of the program. */
 FL_API fl_compile_counts fl_compile_stats(void);
-/* Writes the kernels of all programs so far as C. False, without fl_fail, if a write fails. */
+/* Writes the kernels of all programs so far as C. False after fl_fail if a write fails. */
 FL_API bool fl_compile_print(FILE *to);
 
 /* Internal to fl/graph, and for tests. */
@@ -537,6 +537,10 @@ FL_PRIVATE void fl__compile_ahead(const fl_formula *f, fl_dtype d) {
 }
 
 FL_API fl_compile_mode fl_compile(fl_compile_mode mode) {
+    if ((unsigned)mode > FL_COMPILE_NOW) {
+        fl_err_false("fl_compile: the mode is %d, expected 0 to 2", (int)mode);
+        return FL_COMPILE_NEVER;
+    }
     const fl_compile_mode before = __atomic_exchange_n(&fl__compiler.mode, mode, __ATOMIC_RELAXED);
     if (mode) fl__kernels_use(fl__kernel_find);
     fl__programs_compile(mode != FL_COMPILE_NEVER);
@@ -570,7 +574,8 @@ FL_API bool fl_compile_print(FILE *to) {
         char name[FL__KERNEL_NAME];
         if (!k) continue;
         snprintf(name, sizeof name, "kernel_%d", n++);
-        ok = fl__kernel_write(k, name, to);
+        ok = fl__kernel_write(k, name, to) ||
+             fl_err_false("fl_compile_print: a write fails: %s", strerror(errno));
     }
     return ok;
 }
