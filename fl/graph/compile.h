@@ -2,8 +2,8 @@
 
    What runs as a program (a group, fl_apply, an optimizer step, a composed gradient) runs by the executor
    (kernels/cpu/formula.h) until a compiled kernel (kernels/kernel_text.h) takes its place, with the same
-   bits, but that any NaN may be another one. The system's compiler makes kernels in a process of its own; they are kept in a folder for other
-   programs. */
+   bits, but that any NaN may be another one. The system's compiler makes kernels in a process of its own;
+   they are kept in a folder for other programs. */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
