@@ -6,6 +6,7 @@
 #include "test.h"
 #include <dlfcn.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -1410,6 +1411,34 @@ TEST(threads_work_on_two_devices) {
         CHECK(!pthread_join(thread[i], &ok) && ok == name[i % 2]);
     }
     CHECK_EQ_INT(test_live_buffers(), 0);
+}
+
+static void *sync_until(void *end) {
+    test_errors_return();
+    bool ok = true;
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = fl_ones(FL_SHAPE(1), FL_F32);
+    while (ok && !__atomic_load_n((bool *)end, __ATOMIC_ACQUIRE)) ok = fl_sync(x) && !sched_yield();
+    fl_scope_end(&s);
+    return ok ? end : NULL;
+}
+
+/* Queued calls that another thread is launching must be launched before their results are read. */
+TEST(threads_wait_for_each_others_launch) {
+    bool end = false;
+    pthread_t thread[2];
+    for (int i = 0; i < 2; i++) REQUIRE(!pthread_create(&thread[i], NULL, sync_until, &end));
+    for (int i = 0; i < 3000; i++) {
+        const int n = i % 100;
+        fl_scope s = fl_scope_begin();
+        CHECK_EQ_INT(fl_item(fl_sum_squares(fl_full(FL_SHAPE(50), n, FL_F32))), 50 * n * n);
+        fl_scope_end(&s);
+    }
+    __atomic_store_n(&end, true, __ATOMIC_RELEASE);
+    for (int i = 0; i < 2; i++) {
+        void *ok = NULL;
+        CHECK(!pthread_join(thread[i], &ok) && ok);
+    }
 }
 
 /* In a process of its own, as every test: the device stays broken. */

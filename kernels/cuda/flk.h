@@ -53,8 +53,11 @@ const char *flk_sync_all(void);    /* waits for all devices */
 const char *flk_sync_stream(void); /* waits for the current stream */
 size_t flk_limit(void);
 uint64_t flk_model(void); /* a hash of the current device's model */
-/* Registers a callback, called once before other work is started, waited for or copied: flushes a queue. */
+/* Registers a callback, called before any thread starts, copies or waits for other work: flushes a queue. It
+   takes the queue's lock, so that every thread waits until it has ended, launches by flk_run, and then
+   unregisters (NULL). */
 void flk_before_next(const char *(*work)(void));
+const char *flk_run(const char *(*work)(void)); /* calls work, in which this thread does not flush */
 
 /* Streams by number, and as cudaStream_t. */
 enum { FLK_STREAMS = 256 };

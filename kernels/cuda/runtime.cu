@@ -49,13 +49,20 @@ const char *flk_error(cudaError_t e, const char *call) {
 }
 
 static const char *(*flk_waiting)(void);     /* atomic */
+static thread_local bool flk_runs_waiting;    /* what this thread starts is that work */
 static thread_local const char *flk_work_why; /* error of queued work */
 
 void flk_before_next(const char *(*work)(void)) { __atomic_store_n(&flk_waiting, work, __ATOMIC_RELEASE); }
 
+const char *flk_run(const char *(*work)(void)) {
+    flk_runs_waiting = true;
+    const char *why = work();
+    flk_runs_waiting = false;
+    return why;
+}
+
 static const char *flk_run_waiting(void) {
-    if (!__atomic_load_n(&flk_waiting, __ATOMIC_ACQUIRE)) return NULL;
-    const char *(*work)(void) = __atomic_exchange_n(&flk_waiting, NULL, __ATOMIC_ACQ_REL);
+    const char *(*work)(void) = flk_runs_waiting ? NULL : __atomic_load_n(&flk_waiting, __ATOMIC_ACQUIRE);
     return work ? work() : NULL;
 }
 
@@ -260,10 +267,7 @@ const char *flk_get(void **p, size_t bytes) {
     const char *why = flk_refuse_capture("device memory cannot be allocated");
     return why ? why : flk_error(cudaMalloc(p, bytes), "cudaMalloc");
 }
-const char *flk_put(void *p) {
-    const char *why = flk_run_waiting(), *mine = flk_error(cudaFree(p), "cudaFree");
-    return why ? why : mine;
-}
+const char *flk_put(void *p) { return flk_error(cudaFree(p), "cudaFree"); }
 const char *flk_host_get(void **p, size_t bytes) {
     const char *why = flk_refuse_capture("the host cannot read or write");
     return why ? why : flk_error(cudaHostAlloc(p, bytes, cudaHostAllocPortable), "cudaHostAlloc");

@@ -34,11 +34,10 @@ static struct {
     int16_t slot[FL__CUDA_HELD_SLOTS]; /* index of a buffer in held, plus 1 */
 } fl__cuda_queue = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* Launches the queued calls; the lock is held. */
+/* Launches the queued calls; the lock is held, by flk_run. */
 static const char *fl__cuda_leave(void) {
     const char *why = NULL;
     void *const now = flk_swap_stream(fl__cuda_queue.stream);
-    flk_before_next(NULL);
     if (fl__cuda_queue.steps.n) why = flk_step(&fl__cuda_queue.rule, &fl__cuda_queue.steps);
     if (fl__cuda_queue.squares.n) {
         double *part = fl__cuda_queue.work->ptr;
@@ -52,6 +51,7 @@ static const char *fl__cuda_leave(void) {
     fl__cuda_queue.n_held = 0;
     fl_buffer_drop(fl__cuda_queue.work);
     fl__cuda_queue.work = NULL;
+    flk_before_next(NULL);
     flk_swap_stream(now);
     return why;
 }
@@ -59,14 +59,14 @@ static const char *fl__cuda_leave(void) {
 /* Launches calls queued by another stream before adding one of this stream. */
 static const char *fl__cuda_enter(bool leaves) {
     void *stream = flk_stream_in_use();
-    const char *why = leaves || stream != fl__cuda_queue.stream ? fl__cuda_leave() : NULL;
+    const char *why = leaves || stream != fl__cuda_queue.stream ? flk_run(fl__cuda_leave) : NULL;
     fl__cuda_queue.stream = stream;
     return why;
 }
 
 static const char *fl__cuda_leave_now(void) {
     pthread_mutex_lock(&fl__cuda_queue.lock);
-    const char *why = fl__cuda_leave();
+    const char *why = flk_run(fl__cuda_leave);
     pthread_mutex_unlock(&fl__cuda_queue.lock);
     return why;
 }
