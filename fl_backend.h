@@ -2335,7 +2335,8 @@ static bool fl__composed_out(fl_tensor *y, fl_tensor *v) {
 
 /* Composition of a table op by its formula. */
 static bool fl__compose_formula(const fl_call *c, fl_tensor **value) {
-    if (fl__ops[c->op]->arity) return (value[0] = fl__formula(c->op, c->in[0], c->in[1])) != NULL;
+    if (fl__ops[c->op]->arity)
+        return (value[0] = fl__formula(c->op, c->in[0], c->n_in > 1 ? c->in[1] : NULL)) != NULL;
     const fl_op of = ((const fl_grad_args *)c->args)->op;
     bool ok = true;
     for (int i = 0; ok && i < c->n_out; i++)
