@@ -648,7 +648,7 @@ $(PROGRAMS): $(BUILD)/%: $(PLAIN)/%.o $(BUILD)/libfl.a
 	@echo LD $@
 $(BUILD)/bench/scale: WRAP = -Wl,--wrap=fl_parallel
 WITH_MODELS = bench/model bench/scale bench/dist bench/checkpoint tests/test_models tests/test_modes \
-    tests/test_precision
+    tests/test_precision tests/test_write
 $(WITH_MODELS:%=$(BUILD)/%): $(MODEL_UNITS:%=$(PLAIN)/%.o)
 
 $(BUILD)/yours/%: tests/%.c $(BUILD)/flags-yours $(BUILD)/libfl.a

@@ -21,7 +21,8 @@
      fl/graph/rows.h    groups with reductions along the last axis
      fl/graph/lazy.h    deferred execution: fl_lazy, fl_eval, passes
      fl/graph/plan.h    memory plans
-     fl/graph/graph.h   static execution: fl_graph_begin, fl_graph_end, fl_graph_replay */
+     fl/graph/graph.h   static execution: fl_graph_begin, fl_graph_end, fl_graph_replay
+     fl/graph/open.h    a step in the ops that every backend has: fl_graph_open */
 #if defined(FL_CALLS_H) && !defined(FL_GRAPH_DECLARED)
 #error "fl: with FL_TRACE_CALLS include fl_graph.h before fl.h, or fl_all.h: functions are macros now"
 #endif
@@ -37,5 +38,6 @@
 #include "fl/graph/lazy.h"
 #include "fl/graph/plan.h"
 #include "fl/graph/graph.h"
+#include "fl/graph/open.h"
 
 /* MIT licence: see LICENSE. */

@@ -27,6 +27,8 @@ static void rows_of_graphs(void) {
     FINE(fl_graph_free, (fl_graph_free(NULL), true));
     FINE(fl_graph_ready, !fl_graph_ready(NULL));
     FINE(fl_graph_reason, !strcmp(fl_graph_reason(NULL), "the graph is NULL"));
+    NO(fl_graph_open, (NULL, NULL), "the graph is NULL");
+    NO(fl_graph_save_dot, (NULL, "step.dot"), "the graph is NULL");
     FINE(fl_graph_calls, fl_graph_calls(NULL).n == 0);
 }
 /* MIT licence: see LICENSE. */

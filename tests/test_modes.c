@@ -6,28 +6,16 @@
    generator must be equal in every bit, and as many calls run. A model that cannot be replayed stands in
    `refusals`. Then the deferred modes once more with compiled kernels, and six models that mix the modes
    within a step in twelve ways. */
-#include "../bench/models/model.h"
 #include "../fl_backend.h"
-#include "../fl_graph.h"
 #include "compiler.h"
-#include "test.h"
+#include "training.h"
 
 #include <time.h>
 
 /* ---- a training of the tiny preset ---- */
 
-enum { STEPS = 5, LAUNCHED_STEPS = 8, HYBRID_STEPS = 9, PARTS = 3 };
+enum { STEPS = 5, LAUNCHED_STEPS = 8, HYBRID_STEPS = 9 };
 extern int64_t cuda_emu_launches(void) __attribute__((weak));
-
-typedef struct training {
-    const model *m;
-    model_preset p;
-    fl_nn_module *net;
-    fl_optim *optim;
-    model_batch batch;
-    fl_graph *graph[PARTS];
-    fl_tensor *loss; /* of the latest step: replays write it */
-} training;
 
 /* What training must give alike in every mode. */
 typedef struct bits {
@@ -35,60 +23,6 @@ typedef struct bits {
     uint64_t weights, state, gradients; /* digests; buffers belong to the weights */
     fl_rng generator;
 } bits;
-
-/* plain: without dropout and layer drop, and detr without a mask. */
-static bool training_new(training *t, const model *m, bool plain) {
-    *t = (training){.m = m, .p = *model_preset_find(m, "tiny")};
-    t->p.plain = plain;
-    fl_seed(1);
-    t->net = m->build(&t->p);
-    t->batch = m->batch(&t->p);
-    if (plain && m == &model_detr) t->batch.t[3] = NULL;
-    if (t->batch.t[0]->ndim == 4) {
-        fl_nn_channels_last(t->net);
-        t->batch.t[0] = fl_channels_last(t->batch.t[0]);
-    }
-    t->optim = fl_optim_adam(fl_nn_parameters(t->net), .lr = 1e-3);
-    for (int i = 0; i < PARTS; i++) t->graph[i] = fl_graph_new();
-    return t->net && t->optim && t->graph[PARTS - 1];
-}
-
-static void training_free(training *t) {
-    fl_drop(t->loss);
-    for (int i = 0; i < PARTS; i++) fl_graph_free(t->graph[i]);
-    fl_optim_free(t->optim);
-    fl_nn_free(t->net);
-}
-
-/* The batch and the learning rate of step i: samples in reverse order, and smaller numbers than before. */
-static bool prepare(training *t, int i) {
-    fl_scope s = fl_scope_begin();
-    bool ok = fl_optim_set_lr(t->optim, 1e-3 / (1 + 0.25 * i));
-    for (int k = 0; k < MODEL_TENSORS; k++) {
-        fl_tensor *x = t->batch.t[k];
-        if (!x) continue;
-        fl_tensor *next = fl_flip(x, 1, (int[]){0});
-        if (fl_dtype_is_float(x->dtype)) next = fl_mul(next, fl_num(0.9375));
-        ok = ok && fl_assign(x, next);
-    }
-    fl_scope_end(&s);
-    return ok;
-}
-
-/* With the place in this file, as in a program that is compiled with FL_TRACE_CALLS. */
-static fl_var *forward(training *t) {
-    fl_site_push(__FILE__, __LINE__);
-    fl_var *loss = t->m->loss(t->net, &t->p, &t->batch);
-    fl_site_pop(NULL);
-    return loss;
-}
-
-static bool backward(training *t, fl_var *loss) {
-    fl_optim_zero_grad(t->optim);
-    return fl_backward(loss);
-}
-
-static bool update(training *t) { return fl_optim_clip(t->optim, 1) && fl_optim_step(t->optim); }
 
 /* FNV-1a over the bytes of t, row-major. */
 static bool digest(uint64_t *h, fl_tensor *t) {
@@ -162,15 +96,6 @@ static int steps(void) {
     return fl_backend_at(fl_backend_default())->replay ? LAUNCHED_STEPS : STEPS;
 }
 
-static fl_tensor *step(training *t) {
-    fl_scope s = fl_scope_begin();
-    fl_var *loss = forward(t);
-    const bool ok = loss && backward(t, loss) && update(t);
-    fl_tensor *kept = ok ? fl_keep(fv_value(loss)) : NULL;
-    fl_scope_end(&s);
-    return kept;
-}
-
 static double step_in(training *t, mode m, outcome *o) {
     fl_graph *g = t->graph[0];
     if (m == REPLAYS && fl_graph_ready(g)) {
@@ -235,7 +160,7 @@ static void check_replays(const model *m, bool plain, const outcome *o) {
         CHECK_EQ_INT(o->replays, 0);
         CHECK_STR(o->reason, refusals[i].reason);
         CHECK_STR(o->reason, refusals[i].where);
-        CHECK_STR(o->reason, "test_modes.c:");
+        CHECK_STR(o->reason, "training.h:");
         return;
     }
     CHECK_EQ_INT(o->replays, steps() - 2);

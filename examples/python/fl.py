@@ -2594,6 +2594,8 @@ _FUNCTIONS = {  # result and arguments
     "fl_graph_host": "bool (fl_graph_host.fn fn, void* user)",
     "fl_graph_list_print": "bool (fl_graph_list* l, FILE* f)",
     "fl_graph_call_text": "char* (fl_graph_call* c, char* buf, size_t size)",
+    "fl_graph_open": "fl_graph* (fl_graph* g, char* kept)",
+    "fl_graph_save_dot": "bool (fl_graph* g, char* path)",
     "fl_plan_memory": "int64_t (fl_plan_value* value, int n)",
     "fl_buffer_new": "fl_buffer* (size_t bytes, fl_mem_info* info)",
     "fl_buffer_from": "fl_buffer* (fl_mem_manager* m, size_t bytes, fl_mem_info* info)",

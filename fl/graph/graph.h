@@ -40,6 +40,13 @@ FL_API fl_graph_list fl_graph_calls(const fl_graph *g);
 /* fl_graph_list_print of it. */
 FL_API bool fl_graph_print(const fl_graph *g, FILE *f);
 
+/* Internal to fl/graph. A graph that has l, made of the latest round of another graph, as its latest round,
+   with a reference to each value that has a buffer, and is never ready: for that reason. l becomes empty.
+   NULL after fl_fail. */
+FL_PRIVATE fl_graph *fl__graph_of(const fl_graph *from, fl__list *l, const char *reason);
+/* The generator before the latest round, and the blocks of random numbers that it takes. */
+FL_PRIVATE fl_rng fl__graph_rng(const fl_graph *g, uint64_t *draws);
+
 #ifdef __cplusplus
 }
 #endif
@@ -473,6 +480,24 @@ FL_API fl_graph *fl_graph_new(void) {
     memset(g, 0, sizeof *g);
     g->witness = (fl__witness){fl__graph_access, g};
     snprintf(g->reason, sizeof g->reason, "no step has been recorded");
+    return g;
+}
+
+FL_PRIVATE fl_rng fl__graph_rng(const fl_graph *g, uint64_t *draws) {
+    *draws = g->plan[0]->draws;
+    return g->plan[0]->begin;
+}
+
+FL_PRIVATE fl_graph *fl__graph_of(const fl_graph *from, fl__list *l, const char *reason) {
+    fl_graph *g = fl_graph_new();
+    fl__plan *p = g ? fl_heap_alloc(sizeof *p) : NULL;
+    if (!p) return fl_graph_free(g), NULL;
+    memset(p, 0, sizeof *p);
+    memcpy(&p->list, l, sizeof *l);
+    *l = (fl__list){0};
+    p->begin = fl__graph_rng(from, &p->draws);
+    g->plan[g->n++] = p;
+    snprintf(g->reason, sizeof g->reason, "%s", reason);
     return g;
 }
 

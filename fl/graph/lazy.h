@@ -38,6 +38,7 @@ FL_API bool fl_graph_host(bool (*fn)(void *user), void *user);
 
 /* Internal to fl/graph. */
 #define FL__LAZY ((uint64_t)1 << 42) /* of fl_flags */
+enum { FL__ERROR_TEXT = 1024 /* longest text of an error */ };
 /* This thread's list with the taker installed; NULL after fl_fail. */
 FL_PRIVATE fl__list *fl__list_begin(const char *fn);
 FL_PRIVATE void fl__list_lock(fl__list *l);
@@ -98,7 +99,7 @@ static inline void fl__call_leave(const fl_graph_call *c) {
 
 enum { FL__WAITING_CALLS = 1024, FL__WAITING_VALUES = 8 * FL__WAITING_CALLS, FL__WAITING_BYTES = 64 << 20,
        FL__GROUPED_CALLS = 32, FL__GROUPED_ELEMENTS = 4096, FL__GROUPED_BYTES = 32 << 10,
-       FL__PASSES = 8, FL__ERROR_TEXT = 1024 /* longest text of an error */ };
+       FL__PASSES = 8 };
 
 static fl__list *fl__lists; /* atomic; lists are only added: a thread takes one that an ended thread left */
 

@@ -107,6 +107,8 @@ static inline int fl__list_find(const fl__list *l, const fl_buffer *b) {
 #endif
 /* Appends a value that a call will make: t->buffer, at info's device and stream. */
 FL_PRIVATE bool fl__list_make(fl__list *l, fl_tensor *t, size_t bytes, const fl_mem_info *info);
+/* A copy of a handle in the list's memory, without the dims that it does not have; NULL after fl_fail. */
+FL_PRIVATE fl_tensor *fl__list_handle(fl__list *l, const fl_tensor *t);
 /* Appends a function of the host. */
 FL_PRIVATE bool fl__list_add_host(fl__list *l, bool (*fn)(void *user), void *user);
 /* Forgets calls and values, without dropping references; the memory is kept for the next ones. */
@@ -114,6 +116,9 @@ FL_PRIVATE void fl__list_clear(fl__list *l);
 FL_PRIVATE void fl__list_free(fl__list *l);
 /* Both have the same shape, strides, offset, dtype and backend, or both are weak; or both are NULL. */
 FL_PRIVATE bool fl__same_handle(const fl_tensor *a, const fl_tensor *b);
+FL_PRIVATE const char *fl__role_name(fl_graph_role role);
+/* What a value is to its list. */
+FL_PRIVATE fl_graph_role fl__value_role(const fl_graph_value *v);
 /* Sets the roles. */
 FL_PRIVATE void fl__list_roles(fl_graph_list *l);
 /* describe of the scopes of a call that runs. */
@@ -230,8 +235,7 @@ FL_PRIVATE bool fl__list_make(fl__list *l, fl_tensor *t, size_t bytes, const fl_
     return true;
 }
 
-/* A copy of a handle, without the dims that it does not have. */
-static inline fl_tensor *fl__list_handle(fl__list *l, const fl_tensor *t) {
+FL_PRIVATE fl_tensor *fl__list_handle(fl__list *l, const fl_tensor *t) {
     fl_tensor *copy = fl__list_take(l, sizeof *copy);
     if (!copy) return NULL;
     const int n = t->ndim ? t->ndim : 1;
@@ -383,7 +387,7 @@ FL_PRIVATE bool fl__list_add(fl__list *l, const fl_call *c) {
 
 /* ---- reading a list ---- */
 
-static fl_graph_role fl__value_role(const fl_graph_value *v) {
+FL_PRIVATE fl_graph_role fl__value_role(const fl_graph_value *v) {
     if (v->constant) return FL_GRAPH_CONSTANT;
     if (!v->made) return !v->writes ? FL_GRAPH_INPUT : v->read_only ? FL_GRAPH_PARAMETER : FL_GRAPH_STATE;
     const int refs = v->buffer ? __atomic_load_n(&v->buffer->refs_, __ATOMIC_ACQUIRE) : 0;
@@ -409,8 +413,12 @@ static void fl__print_operand(FILE *f, const fl_tensor *t, int value) {
     else fprintf(f, "%%%d %s %s", value, fl_dtype_name(t->dtype), FL_SHAPE_TEXT(t));
 }
 
+FL_PRIVATE const char *fl__role_name(fl_graph_role role) {
+    static const char *const names[] = {"input", "parameter", "state", "constant", "output", "temporary"};
+    return names[role];
+}
+
 FL_API bool fl_graph_list_print(const fl_graph_list *l, FILE *f) {
-    static const char *const roles[] = {"input", "parameter", "state", "constant", "output", "temporary"};
     if (!fl_given(l, "fl_graph_list_print", "the list") || !fl_given(f, "fl_graph_list_print", "the file"))
         return false;
     for (int64_t i = 0; i < l->n; i++) {
@@ -429,7 +437,7 @@ FL_API bool fl_graph_list_print(const fl_graph_list *l, FILE *f) {
     }
     for (int64_t i = 0; i < l->n_values; i++) {
         const fl_graph_value *v = &l->value[i];
-        fprintf(f, "%%%lld: %s, %lld bytes, calls %d to %d\n", (long long)i, roles[v->role],
+        fprintf(f, "%%%lld: %s, %lld bytes, calls %d to %d\n", (long long)i, fl__role_name(v->role),
                 (long long)v->bytes, v->first, v->last);
     }
     return true;
