@@ -17,6 +17,7 @@
 #include "fl_speech.h"
 #include "fl_vision.h"
 #include "fl_dist.h"
+#include "fl_export.h"
 #include "fl_graph.h"
 #include "fl_backend.h"
 #include "fl.h"

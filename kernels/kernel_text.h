@@ -35,6 +35,12 @@ FL_PRIVATE const fl__language *fl__language_cuda(void);
    the current level of instructions, its arg the numbers, 8 bytes apart. False if d has no such kernels. */
 FL_PRIVATE bool fl__kernel_print(fl__text *to, const fl_formula *f, fl_dtype d, const char *name,
                                  const fl__language *l);
+/* Prints f's steps as calls of fl_math.h's functions with that suffix: t0, t1, ... of the type. at[i] is the
+   text of the value of index i: those of inputs and constants are given, the others set. scalar (NULL: none)
+   says which values are numbers, of type double: before: steps on those alone, s0, ..., in f64; else the
+   others. */
+FL_PRIVATE void fl__kernel_steps(fl__text *to, const fl_formula *f, const char *type, const char *suffix,
+                                 char at[FL_FORMULA_OPERANDS][8], bool *scalar, bool before);
 /* Backends that compile programs themselves, when a program runs first: kernels/cuda/program.h. `shipped`
    returns such a backend's table as shipped while it can, else NULL. Without one: NULL for all backends. */
 typedef const fl_backend *(*fl__program_tables)(const fl_backend *now);
@@ -171,6 +177,34 @@ static void fl__kernel_comment(fl__text *to, const fl_formula *f, fl_dtype d) {
     fl__text_add(to, "%s */\n", f->n_steps > NAMED ? " ..." : "");
 }
 
+FL_PRIVATE void fl__kernel_steps(fl__text *to, const fl_formula *f, const char *type, const char *suffix,
+                                 char at[FL_FORMULA_OPERANDS][8], bool *scalar, bool before) {
+    for (int i = 0; i < f->n_steps; i++) {
+        const fl_formula_step *s = &f->step[i];
+        const fl_primitive q = (fl_primitive)s->primitive;
+        const bool compares = q == FL_PRIMITIVE_lt || q == FL_PRIMITIVE_le || q == FL_PRIMITIVE_eq;
+        const int operands = fl_primitive_operands(q);
+        bool known = scalar != NULL;
+        for (int k = 0; k < operands; k++) known &= known && scalar[s->in[k]];
+        if (scalar == NULL || known == before) {
+            const char *is = s->logical ? "uint8_t" : compares ? "int" : before ? "double" : type;
+            fl__text_add(to, "%*sconst %s %c%d = ", before ? 4 : 8, "", is, known ? 's' : 't', i);
+            fl__text_add(to, "flm_%s_%s(", fl_op_name(fl_primitive_op(q)),
+                         s->logical ? "b8"
+                         : before   ? "f64"
+                                    : suffix);
+            for (int k = 0; k < operands; k++) {
+                const bool number = scalar && !known && scalar[s->in[k]] && !(q == FL_PRIMITIVE_where && !k);
+                fl__text_add(to, "%s%s%s%s%s", k ? ", " : "", number ? "(" : "", number ? type : "",
+                             number ? ")" : "", at[s->in[k]]);
+            }
+            fl__text_add(to, ");\n");
+        }
+        snprintf(at[s->to], sizeof at[0], "%c%d", known ? 's' : 't', i);
+        if (scalar) scalar[s->to] = known;
+    }
+}
+
 FL_PRIVATE bool fl__kernel_print(fl__text *to, const fl_formula *f, fl_dtype d, const char *name,
                                  const fl__language *l) {
     char at[FL_FORMULA_OPERANDS][8];
@@ -187,17 +221,7 @@ FL_PRIVATE bool fl__kernel_print(fl__text *to, const fl_formula *f, fl_dtype d, 
         fl__text_add(to, ";\n");
     }
     for (int i = 0; i < f->n_constants; i++) snprintf(at[FL_FORMULA_CONSTANT + i], sizeof at[0], "c%d", i);
-    for (int i = 0; i < f->n_steps; i++) {
-        const fl_formula_step *s = &f->step[i];
-        const fl_primitive q = (fl_primitive)s->primitive;
-        const bool compares = q == FL_PRIMITIVE_lt || q == FL_PRIMITIVE_le || q == FL_PRIMITIVE_eq;
-        fl__text_add(to, "        const %s t%d = ", s->logical ? "uint8_t" : compares ? "int" : type, i);
-        fl__text_add(to, "flm_%s_%s(", fl_op_name(fl_primitive_op(q)), s->logical ? "b8" : suffix);
-        for (int k = 0; k < fl_primitive_operands(q); k++)
-            fl__text_add(to, "%s%s", k ? ", " : "", at[s->in[k]]);
-        fl__text_add(to, ");\n");
-        snprintf(at[s->to], sizeof at[0], "t%d", i);
-    }
+    fl__kernel_steps(to, f, type, suffix, at, NULL, false);
     for (int i = 0; i < f->n_out; i++) {
         fl__text_add(to, "        ");
         fl__text_add(to, l->store, i);

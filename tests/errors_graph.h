@@ -29,6 +29,8 @@ static void rows_of_graphs(void) {
     FINE(fl_graph_reason, !strcmp(fl_graph_reason(NULL), "the graph is NULL"));
     NO(fl_graph_open, (NULL, NULL), "the graph is NULL");
     NO(fl_graph_save_dot, (NULL, "step.dot"), "the graph is NULL");
+    NO(fl_graph_save_c_opt, (NULL, "step.h", (fl_export_opts){.guard_ = {0}}),
+       "got the path step.h, expected one that");
     FINE(fl_graph_calls, fl_graph_calls(NULL).n == 0);
 }
 /* MIT licence: see LICENSE. */

@@ -1,9 +1,13 @@
-/* test_write.c - steps written out: opened into the ops that every backend has, and as Graphviz
+/* test_write.c - steps written out: opened into the ops that every backend has, as Graphviz and as C
 
    A step of each tiny model is opened, its calls are run one by one on copies of what the step reads, and
-   parameters, state and outputs are compared with those of a replay: within 3e-5 of the largest or 1e-7, as a
-   composition rounds where a fused kernel does not; integers must be equal. */
+   parameters, state and outputs are compared with those of a replay: within 3e-5 of the largest or 1e-6, where
+   Adam trains 1e-4 (a tenth of its step, as it makes steps of noise too), as a composition rounds where a fused
+   kernel does not; integers must be equal. The step written as C is compiled
+   by gcc or clang with warnings as errors and sanitizers, runs five times, and is compared in the same way. */
 #include "../fl_backend.h"
+#include "../fl_export.h"
+#include "compiler.h"
 #include "heap.h"
 #include "training.h"
 
@@ -54,6 +58,8 @@ static bool run_calls(const fl_graph_list *l, fl_buffer *const *copy, uint64_t l
     return ok;
 }
 
+static double floor_of_differences = 1e-6;
+
 /* The value's numbers in both are alike. */
 static bool alike(const fl_graph_value *v, fl_buffer *got) {
     const fl_dtype d = v->handle->dtype;
@@ -67,7 +73,7 @@ static bool alike(const fl_graph_value *v, fl_buffer *got) {
         largest = fmax(largest, fabs(b));
         off = fmax(off, a == b || (isnan(a) && isnan(b)) ? 0 : fabs(a - b));
     }
-    const bool ok = off <= 3e-5 * largest || off <= 1e-7;
+    const bool ok = off <= 3e-5 * largest || off <= floor_of_differences;
     if (!ok) printf("  %s of %lld: off by %g of %g\n", fl_dtype_name(d), (long long)n, off, largest);
     return ok;
 }
@@ -85,7 +91,7 @@ static bool record(training *t) {
     return ok && CHECK_STR(fl_graph_reason(t->graph[0]), "");
 }
 
-/* Where gradients are 0 but for rounding (biases of keys, or before a norm), Adam steps by that noise: SGD. */
+/* Where gradients are 0 but for rounding (biases of keys, or before norms), Adam steps by that noise: SGD. */
 static bool training_of(training *t, const model *m, bool plain, bool adam) {
     if (!training_new(t, m, plain) || adam) return t->net;
     fl_optim_free(t->optim);
@@ -125,9 +131,117 @@ static void check_opened(const model *m, bool plain, bool adam, const char *kept
     CHECK_NOTHING_LIVES();
 }
 
+
+/* ---- C: compiled with sanitizers, run on the same state, and compared after five steps ---- */
+
+enum { C_STEPS = 5 };
+
+/* A program that opens the state, runs the step on the inputs in a file, and saves the state and the loss. */
+static bool write_driver(const char *path, fl_tensor *const *x, int n) {
+    FILE *f = fopen(path, "w");
+    if (!f) return false;
+    fprintf(f, "#include \"step.c\"\nint main(int argc, char **argv) {\n    if (argc != 5) return 2;\n");
+    fprintf(f, "    step_state *s = step_open(argv[1]);\n    FILE *from = fopen(argv[2], \"rb\");\n");
+    fprintf(f, "    step_inputs in;\n    float loss[2] = {0};\n    step_outputs out = {.loss = loss};\n");
+    fprintf(f, "    if (!s || !from) return 3;\n    memset(&in, 0, sizeof in);\n");
+    for (int i = 0; i < n; i++)
+        fprintf(
+            f,
+            "    _Alignas(64) static char x%d[%zu];\n    if (fread(x%d, 1, sizeof x%d, from) != sizeof x%d) return 4;\n"
+            "    in.x%d = (const void *)x%d;\n",
+            i, x[i]->buffer->bytes, i, i, i, i, i);
+    fprintf(
+        f,
+        "    fclose(from);\n    for (int i = 0; i < %d; i++)\n        if (step_run(s, &in, &out)) return 5;\n",
+        C_STEPS);
+    fprintf(f, "    FILE *to = fopen(argv[4], \"wb\");\n    fwrite(loss, 4, 1, to);\n    fclose(to);\n");
+    fprintf(f,
+            "    const int bad = step_save(s, argv[3]);\n    step_close(s);\n    return bad ? 6 : 0;\n}\n");
+    return !fclose(f);
+}
+
+static bool write_inputs(const char *path, fl_tensor *const *x, int n) {
+    FILE *f = fopen(path, "wb");
+    bool ok = f != NULL;
+    for (int i = 0; ok && i < n; i++)
+        ok = fwrite(fl_buffer_map(x[i]->buffer), 1, x[i]->buffer->bytes, f) == x[i]->buffer->bytes;
+    return (!f || !fclose(f)) && ok;
+}
+
+/* The numbers of two tensors in memory order are alike. */
+static bool alike_in_file(fl_tensor *t, fl_data_file *f, const char *name, int *compared) {
+    if (!t || fl_data_find(f, name) < 0) return true; /* the step does not use it */
+    fl_tensor *got = fl_data_read(f, name);
+    ++*compared;
+    const fl_graph_value v = {.buffer = t->buffer, .bytes = (int64_t)t->buffer->bytes, .handle = t};
+    return CHECK(got) && CHECK_EQ_INT(got->buffer->bytes, t->buffer->bytes) && alike(&v, got->buffer);
+}
+
+static bool is_read(const fl_graph *g, const fl_tensor *t) {
+    const fl_graph_list l = fl_graph_calls(g);
+    bool found = false;
+    for (int64_t i = 0; i < l.n_values; i++) found |= l.value[i].buffer == t->buffer && l.value[i].first >= 0;
+    return found;
+}
+
+static void check_c(const model *m, bool plain, bool adam, const char *cc) {
+    static const char *const names[] = {"x0", "x1", "x2", "x3", "x4", "x5"};
+    char command[3000], path[5][200];
+    const char *const files[5] = {"step.c", "main.c", "inputs", "step.safetensors", "after.safetensors"};
+    training t;
+    fl_nn_state all = {0};
+    fl_data_named_tensor in[6], out = {"loss", NULL};
+    fl_tensor *x[6];
+    int n = 0, compared = 0, differ = 0;
+    for (int i = 0; i < 5; i++) snprintf(path[i], sizeof path[i], "%s", test_file(files[i]));
+    fl_scope s = fl_scope_begin();
+    REQUIRE(training_of(&t, m, plain, adam));
+    REQUIRE(record(&t) && prepare(&t, 3));
+    for (int k = 0; k < MODEL_TENSORS; k++)
+        if (t.batch.t[k] && is_read(t.graph[0], t.batch.t[k]))
+            in[n] = (fl_data_named_tensor){names[n], t.batch.t[k]}, x[n] = t.batch.t[k], n++;
+    out.tensor = t.loss;
+    CHECK(fl_nn_state_add_module(&all, "model.", t.net) && fl_optim_state(t.optim, "optim.", &all));
+    REQUIRE(fl_graph_save_c(t.graph[0], path[0], .state = &all, .inputs = in, .n_inputs = n, .outputs = &out,
+                            .n_outputs = 1));
+    REQUIRE(write_driver(path[1], x, n) && write_inputs(path[2], x, n));
+    snprintf(command, sizeof command,
+             "%s -std=c11 -O0 -g -Wall -Wextra -Werror -fsanitize=address,undefined %s -o %s.out -lm && "
+             "%s.out %s %s %s %s.loss", cc, path[1], path[1], path[1], path[3], path[2], path[4], path[4]);
+    CHECK_EQ_INT(system(command), 0);
+    for (int i = 0; i < C_STEPS; i++) CHECK(fl_graph_replay(t.graph[0]));
+    fl_data_file *f = fl_data_open_safetensors(path[4]);
+    for (int64_t i = 0; CHECK(f) && i < all.n; i++)
+        differ += !alike_in_file(all.item[i].tensor, f, all.item[i].name, &compared);
+    CHECK_EQ_INT(differ, 0);
+    CHECK(compared > 12);
+    float loss = 0;
+    snprintf(command, sizeof command, "%s.loss", path[4]);
+    FILE *l = fopen(command, "rb");
+    CHECK(l && fread(&loss, 4, 1, l) == 1);
+    if (l) fclose(l);
+    CHECK(fabs(loss - fl_item(t.loss)) <= 1e-5 * fabs(fl_item(t.loss)));
+    printf("  %s: loss %.7g, by C %.7g; %d tensors compared, by %s\n", m->name, fl_item(t.loss), (double)loss,
+           compared, cc);
+    fl_data_close(f);
+    fl_nn_state_free(&all);
+    training_free(&t);
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
+}
+
+/* ---- the models ---- */
+
 static void check_model(const model *m, bool plain, bool adam) {
+    const bool clang = strlen(m->name) % 2 && !system("clang --version > /dev/null 2>&1");
+    floor_of_differences = adam ? 1e-4 : 1e-6;
     check_opened(m, plain, adam, NULL);
     check_opened(m, plain, adam, "formulas softmax linear");
+    if (!test_has_compiler()) {
+        printf("  skipped: C of %s (a C compiler called cc)\n", m->name);
+        return;
+    }
+    check_c(m, plain, adam, clang ? "clang" : "cc");
 }
 
 TEST(alexnet) { check_model(&model_alexnet, false, true); }

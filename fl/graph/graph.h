@@ -591,7 +591,7 @@ static const fl__order *fl__round_order(fl__plan *p, const fl__list *l) {
         fl__order_free(p->order);
         p->grouped = false;
     }
-    if (!p->grouped) p->order = fl__order_new(&l->l, 0);
+    if (!p->grouped) p->order = fl__order_new(&l->l, 0, true);
     p->grouped = true;
     return p->order && fl__order_fits(p->order, &l->l) ? p->order : NULL;
 }

@@ -47,8 +47,9 @@ typedef struct fl__order {
     int64_t n_groups, cap;
     int64_t tables; /* fl__table_changes() when it was made */
 } fl__order;
-/* The order of l in groups of calls of at least `least` elements; NULL if there is no group, or no memory. */
-FL_PRIVATE fl__order *fl__order_new(const fl_graph_list *l, int64_t least);
+/* The order of l in groups of calls of at least `least` elements; NULL if there is no group, or no memory.
+   runs: here, so that there are groups of rows too and programs are compiled ahead. */
+FL_PRIVATE fl__order *fl__order_new(const fl_graph_list *l, int64_t least, bool runs);
 FL_PRIVATE void fl__order_free(fl__order *o);
 /* True if the order, of a list of the same calls, can be l's: only l refers to what it never stores, and no
    slot was replaced since. */
@@ -239,8 +240,8 @@ static bool fl__group_steps(fl__open_group *g, const fl_call *c, const int in[],
 }
 
 FL_PRIVATE bool fl__is_held(const fl_graph_value *v) {
-    return v->constant || !v->buffer ||
-           __atomic_load_n(&v->buffer->refs_, __ATOMIC_ACQUIRE) != FL__WAITED_FOR;
+    if (!v->buffer) return v->role != FL_GRAPH_TEMPORARY; /* of an opened step */
+    return v->constant || __atomic_load_n(&v->buffer->refs_, __ATOMIC_ACQUIRE) != FL__WAITED_FOR;
 }
 
 /* True if a call that is to come, other than `now`, or a holder outside of the list uses the value. */
@@ -463,7 +464,7 @@ static bool fl__has_large_calls(const fl_graph_list *l, int64_t least) {
     return n == 2;
 }
 
-FL_PRIVATE fl__order *fl__order_new(const fl_graph_list *l, int64_t least) {
+FL_PRIVATE fl__order *fl__order_new(const fl_graph_list *l, int64_t least, bool runs) {
     if (!fl__has_large_calls(l, least)) return NULL;
     const bool failed = fl_error() != NULL;
     fl__order *o = fl_heap_alloc(sizeof *o);
@@ -480,8 +481,8 @@ FL_PRIVATE fl__order *fl__order_new(const fl_graph_list *l, int64_t least) {
         for (int k = 0; k < FL__OPEN_GROUPS; k++) fl__group_close(w, &w->open[k]);
         fl__order_uses(o, l);
         for (int64_t i = 0; i < l->n_values; i++) w->reads[i] = INT_MAX / 2; /* for fl__group_of */
-        if (fl__order_rows(o, l, w, least)) fl__order_uses(o, l);
-        for (int64_t i = 0; i < o->n_groups; i++)
+        if (runs && fl__order_rows(o, l, w, least)) fl__order_uses(o, l);
+        for (int64_t i = 0; runs && i < o->n_groups; i++)
             if (!o->group[i]->rows && !fl__operand_at(l, o->group[i]->out[0])->backend)
                 fl__compile_ahead(&o->group[i]->args.program, o->group[i]->dtype);
     }

@@ -339,7 +339,7 @@ static bool fl__list_flush(fl__list *l, bool all) {
     if (!l->l.n && !l->l.n_values) return true;
     l->flushes++;
     const bool large = l->bytes + l->others >= FL__GROUPED_BYTES && !fl__list_passes() && !fl__is_watched();
-    fl__order *o = large ? fl__order_new(&l->l, FL__GROUPED_ELEMENTS) : NULL;
+    fl__order *o = large ? fl__order_new(&l->l, FL__GROUPED_ELEMENTS, true) : NULL;
     const bool ok = fl__list_run(l, all, o);
     fl__order_free(o);
     fl__list_release(l);

@@ -7,6 +7,7 @@ BEGIN {
     n = split("fl_mem.h fl/mem/|kernels/fl_|fl_tensor.h fl_backend.h fl/tensor/|fl/records/|kernels/|fl_autograd.h fl/autograd/|" \
               "fl/ops/|fl/tools/|fl_graph.h fl/graph/|fl_data.h fl/data/|fl_nn.h fl/nn/|fl_optim.h fl/optim/|fl_dist.h fl/distributed/ kernels/dist/|" \
               "fl_text.h fl/text/|fl_speech.h fl/speech/ kernels/speech/ kernels/cuda/lattice.h|fl_vision.h fl/vision/ kernels/vision/|" \
+              "fl_export.h fl/export/|" \
               "fl.h fl_all.h", layer, "|")
     for (i = 1; i <= n; i++) {
         m = split(layer[i], part, " ")

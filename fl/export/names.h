@@ -1,0 +1,186 @@
+/* fl/export/names.h - what the values of a step are called where it is written for something else than fl */
+#ifndef FL_EXPORT_NAMES_H
+#define FL_EXPORT_NAMES_H
+#include "../../fl_graph.h"
+#include "../nn/save.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Names of the step's tensors. Values are found by their memory, so views of them do as well. */
+typedef struct fl_export_opts {
+    fl_opts_guard guard_;
+    /* What the step keeps between two runs: weights, and in training the optimizer's state. Host memory among
+       its items and tensors that the step does not use are left out. What the step writes in place and is not
+       here is kept too, as state0, ... */
+    const fl_nn_state *state;
+    /* What it reads and the program changes between two steps, in the order of arguments; then all else is
+       kept, the numbers of an optimizer's rule (lr first) too. NULL: all that is only read is input0, ... */
+    const fl_data_named_tensor *inputs;
+    int n_inputs;
+    /* Its results that are still referenced; NULL: all, as output0, ...; else these alone. */
+    const fl_data_named_tensor *outputs;
+    int n_outputs;
+    bool embed; /* C: state and constants are arrays in the text, not a file beside it */
+    char _end;
+} fl_export_opts;
+
+/* Internal to fl/export. */
+typedef enum fl__export_kind {
+    FL__EXPORT_UNUSED,
+    FL__EXPORT_WORK, /* temporary */
+    FL__EXPORT_INPUT,
+    FL__EXPORT_STATE,
+    FL__EXPORT_CONSTANT,
+    FL__EXPORT_OUTPUT
+} fl__export_kind;
+typedef struct fl__export_value {
+    fl__export_kind kind;
+    const char *label; /* the name in fl; NULL: none, it is called by kind and number */
+    char name[64];     /* an identifier, unlike all others */
+    int number;        /* among those of its kind, in order */
+    fl_dtype dtype;
+    int64_t n;         /* elements of its memory */
+    fl_shape shape;    /* that of the tensor of the options, if it is all of the memory, row-major; else [n] */
+} fl__export_value;
+typedef struct fl__export {
+    fl_graph *g; /* opened */
+    fl_graph_list l;
+    fl__export_value *value;
+    int n[FL__EXPORT_OUTPUT + 1]; /* values of each kind */
+    fl_rng begin;                 /* the generator before the step, and the blocks that it takes */
+    uint64_t draws;
+    bool random; /* a call draws */
+} fl__export;
+/* Opens g but for the ops `kept`, and names its values. NULL after fl_fail. */
+FL_PRIVATE fl__export *fl__export_new(const char *fn, const fl_graph *g, const char *kept,
+                                      const fl_export_opts *o);
+FL_PRIVATE void fl__export_free(fl__export *e);
+/* The value of that kind and number. */
+FL_PRIVATE int fl__export_find(const fl__export *e, fl__export_kind kind, int number);
+/* The text of a path's last part without its ending, as an identifier. */
+FL_PRIVATE void fl__export_identifier(const char *text, char *to, size_t size);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FL_EXPORT_NAMES_H: stop here if you only want the API */
+
+#if defined(FL_IMPL_ONLY_EXPORT_NAMES) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
+#ifndef FL_EXPORT_NAMES_IMPL
+#define FL_EXPORT_NAMES_IMPL
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+FL_PRIVATE void fl__export_identifier(const char *text, char *to, size_t size) {
+    size_t n = 0;
+    if (!*text || isdigit((unsigned char)*text)) to[n++] = '_';
+    for (; *text && n + 1 < size; text++) {
+        const bool kept = (*text & 0x80) == 0 && isalnum((unsigned char)*text);
+        if (kept || !n || to[n - 1] != '_') to[n++] = kept ? *text : '_';
+    }
+    to[n] = 0;
+}
+
+FL_PRIVATE int fl__export_find(const fl__export *e, fl__export_kind kind, int number) {
+    for (int64_t i = 0; i < e->l.n_values; i++)
+        if (e->value[i].kind == kind && e->value[i].number == number) return (int)i;
+    return -1;
+}
+
+static int fl__export_value_of(const fl__export *e, const fl_tensor *t) {
+    for (int64_t i = 0; t && t->buffer && i < e->l.n_values; i++)
+        if (e->l.value[i].buffer == t->buffer && e->l.value[i].first >= 0) return (int)i;
+    return -1;
+}
+
+/* Gives value v a kind and its number, unless it has one; t: its tensor in the options, or NULL. */
+static void fl__export_set(fl__export *e, int v, fl__export_kind kind, const char *label, const fl_tensor *t) {
+    if (v < 0 || e->value[v].kind != FL__EXPORT_UNUSED) return;
+    e->value[v].dtype = e->l.value[v].handle->dtype;
+    e->value[v].n = e->l.value[v].bytes / (int64_t)fl_dtype_size(e->value[v].dtype);
+    e->value[v].shape = t && fl_is_contiguous(t) && fl_numel(t) == e->value[v].n ? fl_shape_of(t)
+                                                                                 : FL_SHAPE(e->value[v].n);
+    e->value[v].kind = kind;
+    e->value[v].label = label;
+    e->value[v].number = e->n[kind]++;
+}
+
+static bool fl__export_is_free(const fl__export *e, const char *name, int64_t but) {
+    for (int64_t i = 0; i < e->l.n_values; i++)
+        if (i != but && !strcmp(e->value[i].name, name)) return false;
+    return true;
+}
+
+static void fl__export_name(fl__export *e, int64_t v) {
+    static const char *const kinds[] = {"unused", "v", "input", "state", "constant", "output"};
+    fl__export_value *x = &e->value[v];
+    char base[48];
+    if (x->label) fl__export_identifier(x->label, base, sizeof base);
+    else snprintf(base, sizeof base, "%s%d", kinds[x->kind], x->number);
+    snprintf(x->name, sizeof x->name, "%s", base);
+    for (int k = 2; !fl__export_is_free(e, x->name, v); k++)
+        snprintf(x->name, sizeof x->name, "%s_%d", base, k);
+}
+
+static bool fl__export_names(const char *fn, fl__export *e, const fl_export_opts *o) {
+    for (int64_t i = 0; o->state && i < o->state->n; i++)
+        fl__export_set(e, fl__export_value_of(e, o->state->item[i].tensor), FL__EXPORT_STATE,
+                       o->state->item[i].name, o->state->item[i].tensor);
+    for (int i = 0; i < o->n_inputs; i++) {
+        const int v = fl__export_value_of(e, o->inputs[i].tensor);
+        if (v < 0) return fl_fail("%s: the step does not read the input '%s'", fn, o->inputs[i].name);
+        fl__export_set(e, v, FL__EXPORT_INPUT, o->inputs[i].name, o->inputs[i].tensor);
+    }
+    for (int i = 0; i < o->n_outputs; i++) {
+        const int v = fl__export_value_of(e, o->outputs[i].tensor);
+        if (v < 0 || e->l.value[v].role != FL_GRAPH_OUTPUT)
+            return fl_fail("%s: '%s' is no result of the step", fn, o->outputs[i].name);
+        fl__export_set(e, v, FL__EXPORT_OUTPUT, o->outputs[i].name, o->outputs[i].tensor);
+    }
+    for (int64_t i = 0; i < e->l.n_values; i++) {
+        static const fl__export_kind kinds[] = {FL__EXPORT_INPUT,    FL__EXPORT_STATE,  FL__EXPORT_STATE,
+                                                FL__EXPORT_CONSTANT, FL__EXPORT_OUTPUT, FL__EXPORT_WORK};
+        const fl_graph_value *v = &e->l.value[i];
+        const bool extra = v->role == FL_GRAPH_OUTPUT && o->n_outputs;
+        const bool kept = v->role == FL_GRAPH_INPUT && o->n_inputs;
+        if (v->first < 0) continue;
+        if (e->value[i].kind == FL__EXPORT_INPUT && v->role != FL_GRAPH_INPUT)
+            return fl_fail("%s: the step writes the input '%s': make it part of the state", fn,
+                           e->value[i].label);
+        fl__export_set(e, (int)i, extra ? FL__EXPORT_WORK : kept ? FL__EXPORT_STATE : kinds[v->role], NULL, NULL);
+    }
+    for (int64_t i = 0; i < e->l.n_values; i++) fl__export_name(e, i);
+    return true;
+}
+
+FL_PRIVATE void fl__export_free(fl__export *e) {
+    if (!e) return;
+    fl_graph_free(e->g);
+    fl_heap_free(e->value);
+    fl_heap_free(e);
+}
+
+FL_PRIVATE fl__export *fl__export_new(const char *fn, const fl_graph *g, const char *kept,
+                                      const fl_export_opts *o) {
+    if (!fl_given(g, fn, "the graph")) return NULL;
+    fl__export *e = fl_heap_alloc(sizeof *e);
+    if (!e) return NULL;
+    memset(e, 0, sizeof *e);
+    bool ok = (e->g = fl_graph_open(g, kept)) != NULL;
+    if (ok) e->l = fl_graph_calls(e->g), e->begin = fl__graph_rng(e->g, &e->draws);
+    const size_t bytes = (size_t)(e->l.n_values + 1) * sizeof *e->value;
+    ok = ok && (e->value = fl_heap_alloc(bytes)) != NULL;
+    if (ok) memset(e->value, 0, bytes);
+    for (int64_t i = 0; ok && i < e->l.n; i++)
+        e->random |= fl_op_rng(e->l.call[i].call.op, (void *)(uintptr_t)e->l.call[i].call.args) != NULL;
+    if (ok && fl__export_names(fn, e, o)) return e;
+    fl__export_free(e);
+    return NULL;
+}
+
+#endif
+#endif
+/* MIT licence: see LICENSE. */
