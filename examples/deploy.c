@@ -95,6 +95,7 @@ static bool write_step(training *t, const char *path) {
     fl_nn_state all = {0};
     const fl_data_named_tensor in[] = {{"x", t->x}, {"target", t->target}}, out[] = {{"loss", t->loss}};
     const bool ok = fl_nn_state_add_module(&all, "", t->net) && fl_optim_state(t->optim, "optim.", &all) &&
+                    fl_nn_state_add(&all, "optim.", "numbers", t->optim->group[0].numbers) &&
                     fl_graph_save_c(t->graph, path, .state = &all, .inputs = in, .n_inputs = 2,
                                     .outputs = out, .n_outputs = 1);
     fl_nn_state_free(&all);

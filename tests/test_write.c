@@ -1,10 +1,11 @@
-/* test_write.c - steps written out: opened into the ops that every backend has, as Graphviz and as C
+/* test_write.c - steps written out: opened into the ops that every backend has, as Graphviz, C and StableHLO
 
    A step of each tiny model is opened, its calls are run one by one on copies of what the step reads, and
    parameters, state and outputs are compared with those of a replay: within 3e-5 of the largest or 1e-6, where
    Adam trains 1e-4 (a tenth of its step, as it makes steps of noise too), as a composition rounds where a fused
    kernel does not; integers must be equal. The step written as C is compiled
-   by gcc or clang with warnings as errors and sanitizers, runs five times, and is compared in the same way. */
+   by gcc or clang with warnings as errors and sanitizers, runs five times, and is compared likewise. With
+   STABLEHLO=folder modules are written there instead, with what tests/python/test_stablehlo.py compares. */
 #include "../fl_backend.h"
 #include "../fl_export.h"
 #include "compiler.h"
@@ -184,6 +185,41 @@ static bool is_read(const fl_graph *g, const fl_tensor *t) {
     return found;
 }
 
+/* ---- StableHLO: modules, and what goes in and must come out, for tests/python/test_stablehlo.py ---- */
+
+/* A file of the memory of a value; folder/name-what. */
+static bool write_memory(const char *name, const char *what, const void *p, size_t bytes) {
+    char path[600];
+    snprintf(path, sizeof path, "%s/%s-%s", getenv("STABLEHLO"), name, what);
+    FILE *f = fopen(path, "wb");
+    const bool ok = f && fwrite(p, 1, bytes, f) == bytes;
+    return (!f || !fclose(f)) && ok;
+}
+
+static bool write_tensor(const char *name, const char *when, const char *what, fl_tensor *t) {
+    char file[300];
+    snprintf(file, sizeof file, "%s-%s", when, what);
+    return write_memory(name, file, fl_buffer_map(t->buffer), t->buffer->bytes);
+}
+
+/* The step as a module, its inputs and state, and outputs and state after one more step. */
+static void write_case(const char *name, fl_graph *g, fl_export_opts o) {
+    char path[600];
+    snprintf(path, sizeof path, "%s/%s.mlir", getenv("STABLEHLO"), name);
+    bool ok = CHECK(fl_graph_save_stablehlo_opt(g, path, o));
+    for (int i = 0; ok && i < o.n_inputs; i++) ok = write_tensor(name, "before", o.inputs[i].name, o.inputs[i].tensor);
+    for (int k = 0; k < 2; k++) {
+        const fl_rng rng = fl_rng_state();
+        ok = ok && write_memory(name, k ? "after-rng" : "before-rng", &rng, sizeof rng);
+        for (int64_t i = 0; ok && o.state && i < o.state->n; i++)
+            if (o.state->item[i].tensor)
+                ok = write_tensor(name, k ? "after" : "before", o.state->item[i].name, o.state->item[i].tensor);
+        if (!k) ok = ok && CHECK(fl_graph_replay(g));
+    }
+    for (int i = 0; ok && i < o.n_outputs; i++) ok = write_tensor(name, "after", o.outputs[i].name, o.outputs[i].tensor);
+    CHECK(ok);
+}
+
 static void check_c(const model *m, bool plain, bool adam, const char *cc) {
     static const char *const names[] = {"x0", "x1", "x2", "x3", "x4", "x5"};
     char command[3000], path[5][200];
@@ -202,8 +238,17 @@ static void check_c(const model *m, bool plain, bool adam, const char *cc) {
             in[n] = (fl_data_named_tensor){names[n], t.batch.t[k]}, x[n] = t.batch.t[k], n++;
     out.tensor = t.loss;
     CHECK(fl_nn_state_add_module(&all, "model.", t.net) && fl_optim_state(t.optim, "optim.", &all));
+    CHECK(fl_nn_state_add(&all, "optim.", "numbers", t.optim->group[0].numbers)); /* lr first */
     REQUIRE(fl_graph_save_c(t.graph[0], path[0], .state = &all, .inputs = in, .n_inputs = n, .outputs = &out,
                             .n_outputs = 1));
+    if (getenv("STABLEHLO")) {
+        write_case(m->name, t.graph[0], (fl_export_opts){.state = &all, .inputs = in, .n_inputs = n, .outputs = &out,
+                                                         .n_outputs = 1});
+        fl_nn_state_free(&all);
+        training_free(&t);
+        fl_scope_end(&s);
+        return;
+    }
     REQUIRE(write_driver(path[1], x, n) && write_inputs(path[2], x, n));
     snprintf(command, sizeof command,
              "%s -std=c11 -O0 -g -Wall -Wextra -Werror -fsanitize=address,undefined %s -o %s.out -lm && "
@@ -258,6 +303,124 @@ TEST(dcgan) { check_model(&model_dcgan, false, false); }
 TEST(wgan) { check_model(&model_wgan, false, false); }
 TEST(vit_tiny) { check_model(&model_vit_tiny, false, false); }
 TEST(lstm_lm) { check_model(&model_lstm_lm, false, false); }
+
+/* ---- ops alone, on views ---- */
+
+enum { F, G, D, I, J, B, C, U, K, S, OPERANDS };
+static const char *const operand_names[OPERANDS] = {"f", "g", "d", "i", "j", "b", "c", "u", "k", "s"};
+
+/* [3, 4, 6] each, but for k, an index [3, 2, 6]; s is written in place. */
+static bool operands_new(fl_tensor **x) {
+    const fl_shape s = FL_SHAPE(3, 4, 6);
+    fl_tensor *f = fl_normal(s, 0, 2, FL_F32, NULL), *g = fl_normal(s, 0, 2, FL_F32, NULL);
+    fl_tensor *nan = fl_full(s, NAN, FL_F32), *rare = fl_lt(fl_uniform(s, 0, 1, FL_F32, NULL), fl_num(0.1));
+    x[F] = fl_where(rare, nan, f), x[G] = g;
+    x[D] = fl_cast(fl_normal(s, 0, 1, FL_F32, NULL), FL_F64);
+    x[I] = fl_randint(s, -9, 10, NULL), x[J] = fl_add(fl_mul(fl_randint(s, -3, 4, NULL), fl_int(2)), fl_int(1));
+    x[B] = fl_gt(f, g), x[C] = fl_gt(g, fl_num(0));
+    x[U] = fl_cast(fl_randint(s, 0, 256, NULL), FL_U8);
+    x[K] = fl_randint(FL_SHAPE(3, 2, 6), 0, 4, NULL);
+    x[S] = fl_normal(s, 0, 1, FL_F32, NULL);
+    return x[K] && x[S];
+}
+
+#define SWAPPED(t) fl_transpose(t, 0, 2)
+#define EVERY_OTHER(t) fl_slice(t, 2, 1, 6, 2)
+#define TURNED(t) fl_flip(fl_slice(t, 1, 1, 4, 1), 2, (int[]){0, 2})
+#define WINDOWS(t) fl_as_strided(fl_slice(t, 0, 1, 2, 1), FL_SHAPE(5, 3), (int64_t[]){1, 1}, 24)
+#define WIDE(t) fl_expand(fl_slice(t, 1, 2, 3, 1), FL_SHAPE(3, 4, 6))
+/* [2, 2, 3, 6] with two groups, stride 2 and 1, padding 1 and 0, dilation 1 and 2 -> [2, 4, 2, 4]. */
+#define IMAGES(t) fl_reshape(t, FL_SHAPE(2, 2, 3, 6))
+#define IMAGES_OUT(t) fl_reshape(fl_slice(fl_reshape(t, FL_SHAPE(72)), 0, 4, 68, 1), FL_SHAPE(2, 4, 2, 4))
+#define KERNEL(t) fl_reshape(fl_slice(fl_reshape(t, FL_SHAPE(72)), 0, 0, 16, 1), FL_SHAPE(4, 1, 2, 2))
+#define WINDOW ((fl_conv2d_args){{2, 1}, {1, 0}, {0, 0}, {1, 2}, 2, 0})
+/* X(name, result): NULL if it writes s in place */
+#define OPS_ALONE(X) \
+    X(neg, fl_neg(x[F])) X(abs, fl_abs(SWAPPED(x[F]))) X(exp, fl_exp(EVERY_OTHER(x[F]))) \
+    X(log, fl_log(fl_abs(x[G]))) X(sqrt, fl_sqrt(fl_abs(TURNED(x[G])))) X(sin, fl_sin(WINDOWS(x[G]))) \
+    X(cos, fl_cos(x[D])) X(tanh, fl_tanh(x[F])) X(erf, fl_erf(WIDE(x[F]))) X(log1p, fl_log1p(fl_abs(x[G]))) \
+    X(expm1, fl_expm1(x[D])) X(floor, fl_floor(x[G])) X(rint, fl_rint(x[G])) X(bits, fl_bitwise_not(x[I])) \
+    X(not_b8, fl_bitwise_not(x[B])) X(abs_i64, fl_abs(x[I])) X(add, fl_add(SWAPPED(x[F]), SWAPPED(x[G]))) \
+    X(sub, fl_sub(x[F], fl_num(1.5))) X(mul, fl_mul(x[I], x[J])) X(div, fl_div(x[F], x[G])) \
+    X(div_i64, fl_floor_divide(x[I], x[J])) X(mod, fl_remainder(x[F], x[G])) X(mod_i64, fl_remainder(x[I], x[J])) \
+    X(pow, fl_pow(fl_abs(x[G]), x[G])) X(maximum, fl_maximum(x[F], x[G])) X(minimum, fl_minimum(x[I], x[J])) \
+    X(eq, fl_eq(x[I], x[J])) X(lt, fl_lt(x[F], x[G])) X(le, fl_le(x[D], fl_num(0.25))) \
+    X(and_b8, fl_bitwise_and(x[B], x[C])) X(xor_i64, fl_bitwise_xor(x[I], x[J])) \
+    X(shift, fl_shift_right(x[I], fl_int(1))) X(atan2, fl_atan2(x[F], x[G])) \
+    X(copy, fl_contiguous(TURNED(x[F]))) X(to_i64, fl_cast(x[G], FL_I64)) X(to_b8, fl_cast(x[I], FL_B8)) \
+    X(to_f32, fl_cast(x[B], FL_F32)) X(to_u8, fl_cast(fl_abs(x[I]), FL_U8)) X(u8, fl_add(x[U], fl_int(200))) \
+    X(f64, fl_cast(x[F], FL_F64)) X(fill, fl_mul(fl_full(FL_SHAPE(2, 3), -INFINITY, FL_F32), fl_num(-1))) \
+    X(minus_0, fl_add(fl_full(FL_SHAPE(2), -0.0, FL_F32), fl_num(-0.0))) \
+    X(iota, fl_arange(3, 10, 0.5, FL_F32)) X(iota_i64, fl_arange(9, 0, -2, FL_I64)) \
+    X(where, fl_where(x[B], SWAPPED(fl_contiguous(SWAPPED(x[F]))), fl_num(-1))) \
+    X(sum, fl_sum(x[G], FL_AXES(1))) X(sum_all, fl_sum(EVERY_OTHER(x[G]), FL_ALL_AXES)) X(sum_i64, fl_sum(x[I], FL_AXES(0))) \
+    X(sum_b8, fl_sum(x[B], FL_AXES(2))) X(amax, fl_amax(x[F], FL_AXES(2))) X(amin, fl_amin(SWAPPED(x[I]), FL_AXES(0))) \
+    X(argmax, fl_argmax(x[F], 2, true)) X(argmax_i64, fl_argmax(x[J], 1, false)) \
+    X(argmin, fl_argmin(TURNED(x[F]), 0, false)) X(gather, fl_gather(x[F], 1, x[K])) \
+    X(gather_view, fl_gather(SWAPPED(fl_contiguous(SWAPPED(x[G]))), 1, x[K])) \
+    X(scatter_add, fl_scatter_add(x[G], 1, x[K], fl_slice(x[F], 1, 0, 2, 1))) \
+    X(matmul, fl_matmul(x[G], fl_transpose(x[G], 1, 2))) X(matmul_f64, fl_matmul(fl_transpose(x[D], 1, 2), x[D])) \
+    X(matmul_2d, fl_matmul(fl_reshape(x[G], FL_SHAPE(12, 6)), fl_slice(fl_reshape(x[G], FL_SHAPE(12, 6)), 0, 2, 8, 1))) \
+    X(conv, fl_conv2d_run(IMAGES(x[G]), KERNEL(x[S]), NULL, WINDOW)) \
+    X(conv_grad_input, fl_conv2d_grad_input(IMAGES_OUT(x[F]), KERNEL(x[S]), FL_SHAPE(2, 2, 3, 6), WINDOW)) \
+    X(conv_grad_weight, fl_conv2d_grad_weight(IMAGES(x[G]), IMAGES_OUT(x[S]), FL_SHAPE(4, 1, 2, 2), WINDOW)) \
+    X(uniform, fl_uniform(FL_SHAPE(3, 5), -1, 2, FL_F32, NULL)) X(normal, fl_normal(FL_SHAPE(7), 1, 2, FL_F32, NULL)) \
+    X(dropout, fl_dropout(x[G], 0.4, NULL)) X(empty, fl_add(fl_slice(x[F], 0, 0, 0, 1), fl_num(1))) \
+    X(scalar, fl_mul(fl_reshape(fl_slice(fl_reshape(x[G], FL_SHAPE(72)), 0, 5, 6, 1), FL_SCALAR_SHAPE), fl_num(2))) \
+    X(in_place, (fl_assign(x[S], fl_mul(x[S], fl_num(0.5))), NULL)) \
+    X(in_place_part, (fl_assign(fl_slice(x[S], 1, 1, 3, 1), fl_slice(x[G], 1, 0, 2, 1)), NULL)) \
+    X(in_place_steps, (fl_assign(EVERY_OTHER(x[S]), fl_neg(EVERY_OTHER(x[G]))), NULL)) \
+    X(in_place_turned, (fl_assign(TURNED(x[S]), fl_add(TURNED(x[S]), fl_num(1))), NULL)) \
+    X(in_place_swapped, (fl_assign(SWAPPED(x[S]), fl_exp(SWAPPED(x[G]))), NULL)) \
+    X(in_place_diagonal, (fl_assign(fl_as_strided(x[S], FL_SHAPE(4), (int64_t[]){7}, 2), fl_num(3)), NULL)) \
+    X(in_place_number, (fl_assign(x[S], fl_num(-2)), NULL))
+
+#define OP_ALONE(name, result) \
+    static fl_tensor *alone_##name(fl_tensor **x) { (void)x; return result; }
+OPS_ALONE(OP_ALONE)
+#undef OP_ALONE
+static const struct {
+    const char *name;
+    fl_tensor *(*result)(fl_tensor **x);
+} ops_alone[] = {
+#define OP_ALONE(name, result) {#name, alone_##name},
+    OPS_ALONE(OP_ALONE)
+#undef OP_ALONE
+};
+
+TEST(ops_alone_as_stablehlo) {
+    if (!getenv("STABLEHLO")) SKIP("JAX: tests/python/test_stablehlo.py runs this");
+    for (size_t n = 0; n < sizeof ops_alone / sizeof *ops_alone; n++) {
+        fl_tensor *x[OPERANDS], *y = NULL;
+        fl_data_named_tensor in[OPERANDS], out = {"y", NULL};
+        fl_nn_state state = {0};
+        int n_in = 0;
+        fl_scope s = fl_scope_begin();
+        fl_seed(n);
+        REQUIRE(operands_new(x));
+        fl_graph *g = fl_graph_new();
+        for (int i = 0; i < 3 && !fl_graph_ready(g); i++) {
+            fl_scope step = fl_scope_begin();
+            fl_drop(y);
+            CHECK(fl_graph_begin(g));
+            y = fl_keep(ops_alone[n].result(x));
+            fl_scope_end(&step);
+            CHECK(fl_graph_end(g));
+        }
+        if (!CHECK_NO_ERROR()) printf("  %s\n", ops_alone[n].name);
+        for (int k = 0; k < S; k++)
+            if (is_read(g, x[k])) in[n_in++] = (fl_data_named_tensor){operand_names[k], x[k]};
+        out.tensor = y;
+        CHECK(fl_nn_state_add(&state, "", "s", x[S]));
+        write_case(ops_alone[n].name, g, (fl_export_opts){.state = &state, .inputs = in, .n_inputs = n_in,
+                                                          .outputs = &out, .n_outputs = y != NULL});
+        fl_nn_state_free(&state);
+        fl_graph_free(g);
+        fl_drop(y);
+        fl_scope_end(&s);
+    }
+    CHECK_NOTHING_LIVES();
+}
 
 /* ---- errors ---- */
 

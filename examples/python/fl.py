@@ -2576,6 +2576,7 @@ _FUNCTIONS = {  # result and arguments
     "fl_dist_save_checkpoint": "bool (fl_dist_model* m, char* path, fl_optim* o, fl_optim_progress* at)",
     "fl_dist_load_checkpoint": "bool (fl_dist_model* m, char* path, fl_optim* o, fl_optim_progress* at)",
     "fl_graph_save_c_opt": "bool (fl_graph* g, char* path, fl_export_opts o)",
+    "fl_graph_save_stablehlo_opt": "bool (fl_graph* g, char* path, fl_export_opts o)",
     "fl_compile": "fl_compile_mode (fl_compile_mode mode)",
     "fl_compile_wait": "bool ()",
     "fl_compile_stats": "fl_compile_counts ()",

@@ -16,7 +16,7 @@ typedef struct fl_export_opts {
        here is kept too, as state0, ... */
     const fl_nn_state *state;
     /* What it reads and the program changes between two steps, in the order of arguments; then all else is
-       kept, the numbers of an optimizer's rule (lr first) too. NULL: all that is only read is input0, ... */
+       kept, the numbers of an optimizer's groups (lr first) too. NULL: all that is only read is input0, ... */
     const fl_data_named_tensor *inputs;
     int n_inputs;
     /* Its results that are still referenced; NULL: all, as output0, ...; else these alone. */
