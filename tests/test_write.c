@@ -478,6 +478,37 @@ static bool open_small(void) {
     return ok;
 }
 
+/* The state within the text: two steps by C, from the generator as it is now, and two replays. */
+static void run_embedded(void) {
+    char command[1500], path[3][300];
+    float got[8];
+    const char *const files[] = {"small.c", "small_main.c", "small.out"};
+    for (int i = 0; i < 3; i++) snprintf(path[i], sizeof path[i], "%s", test_file(files[i]));
+    fl_nn_state state = {0};
+    CHECK(fl_nn_state_add(&state, "", "y", small_y));
+    REQUIRE(fl_graph_save_c(small_graph, path[0], .state = &state, .embed = true));
+    FILE *f = fopen(path[1], "w");
+    fprintf(f, "#include \"small.c\"\nint main(void) {\n    float x[12];\n    small_state *s = small_open(NULL);\n"
+               "    for (int i = 0; i < 12; i++) x[i] = 1;\n    const small_inputs in = {.input0 = x};\n"
+               "    float o[4][8]; /* what the test's scope holds still when the step ends */\n"
+               "    const small_outputs out = {o[0], o[1], o[2], o[3]};\n    if (!s || small_run(s, &in, &out) || small_run(s, &in, &out))\n"
+               "        return 1;\n"
+               "    fwrite(s->y, 4, 8, stdout);\n    small_close(s);\n    return 0;\n}\n");
+    fclose(f);
+    snprintf(command, sizeof command, "cc -std=c11 -Wall -Wextra -Werror %s -o %s -lm && %s > %s.y", path[1],
+             path[2], path[2], path[2]);
+    CHECK_EQ_INT(system(command), 0);
+    CHECK(fl_graph_replay(small_graph) && fl_graph_replay(small_graph));
+    snprintf(command, sizeof command, "%s.y", path[2]);
+    f = fopen(command, "rb");
+    CHECK(f && fread(got, 4, 8, f) == 8);
+    if (f) fclose(f);
+    const float *y = fl_map(small_y, FL_READ);
+    for (int i = 0; i < 8; i++) CHECK(fabsf(got[i] - y[i]) <= 1e-6f);
+    fl_unmap(small_y, FL_READ);
+    fl_nn_state_free(&state);
+}
+
 TEST(a_small_step) {
     test_errors_return();
     fl_scope s = fl_scope_begin();
@@ -502,6 +533,14 @@ TEST(a_small_step) {
     CHECK(!fl_graph_open(g, NULL)); /* nor opened again */
     fl_error_clear();
     fl_graph_free(g);
+    CHECK(!fl_graph_save_c(small_graph, "/no/such/folder/step.c", .embed = true));
+    CHECK_STR(fl_error(), "fl_graph_save_c: cannot open /no/such/folder/step.c");
+    fl_error_clear();
+    const fl_data_named_tensor other = {"other", small_y};
+    CHECK(!fl_graph_save_c(small_graph, test_file("step.c"), .inputs = &other, .n_inputs = 1));
+    CHECK_STR(fl_error(), "fl_graph_save_c: the step writes the input 'other': make it part of the state");
+    fl_error_clear();
+    if (test_has_compiler()) run_embedded();
     CHECK(!fl_graph_save_dot(small_graph, "/no/such/folder/step.dot"));
     CHECK_STR(fl_error(), "fl_graph_save_dot: cannot open /no/such/folder/step.dot");
     fl_error_clear();

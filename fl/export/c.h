@@ -20,8 +20,8 @@ extern "C" {
                                                0 if all is written, aside and renamed
      void step_close(step_state *)
 
-   and structs of pointers to the arrays, in the order of memory, named as in the options. Random numbers are
-   those of fl. Element-wise calls of one shape are one loop, by the functions of fl_math.h, which the file
+   and structs of pointers to the arrays, in the order of memory, named as in the options: the caller sets all
+   of inputs and outputs. Random numbers are those of fl. Element-wise calls of one shape are one loop, by the functions of fl_math.h, which the file
    contains; products and convolutions are loops of its own, or cblas_sgemm and cblas_dgemm with -Dstep_BLAS.
    Sums are taken in the order of memory, in f64: results agree with fl's within rounding, not in bits. Dtypes:
    f32, f64, integers and b8. -Dstep_DECLARE leaves the declarations alone. Equal steps give equal texts. False
@@ -1188,7 +1188,6 @@ FL_API bool fl_graph_save_c_opt(const fl_graph *g, const char *path, fl_export_o
     const char *slash = strrchr(path, '/');
     fl__c *c = fl_heap_alloc(sizeof *c);
     if (!c) return fl_raise();
-    memset(c, 0, sizeof *c);
     c->fn = fn, c->embed = o.embed;
     snprintf(weights, sizeof weights, "%.*s", (int)(length - 2), slash ? slash + 1 : path);
     if (slash) snprintf(weights, sizeof weights, "%.*s", (int)(path + length - 2 - slash - 1), slash + 1);

@@ -168,12 +168,10 @@ FL_PRIVATE fl__export *fl__export_new(const char *fn, const fl_graph *g, const c
     if (!fl_given(g, fn, "the graph")) return NULL;
     fl__export *e = fl_heap_alloc(sizeof *e);
     if (!e) return NULL;
-    memset(e, 0, sizeof *e);
     bool ok = (e->g = fl_graph_open(g, kept)) != NULL;
     if (ok) e->l = fl_graph_calls(e->g), e->begin = fl__graph_rng(e->g, &e->draws);
     const size_t bytes = (size_t)(e->l.n_values + 1) * sizeof *e->value;
     ok = ok && (e->value = fl_heap_alloc(bytes)) != NULL;
-    if (ok) memset(e->value, 0, bytes);
     for (int64_t i = 0; ok && i < e->l.n; i++)
         e->random |= fl_op_rng(e->l.call[i].call.op, (void *)(uintptr_t)e->l.call[i].call.args) != NULL;
     if (ok && fl__export_names(fn, e, o)) return e;

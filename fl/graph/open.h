@@ -273,7 +273,6 @@ FL_API fl_graph *fl_graph_open(const fl_graph *g, const char *kept) {
     fl__opener o = {.to = &to, .kept = kept, .taker = {fl__open_call, fl__open_make, fl__open_map, NULL, &o}};
     fl_buffer **buffer = fl_heap_alloc(bytes);
     if (!buffer) return fl_raise();
-    memset(buffer, 0, bytes);
     const bool called = fl__open_calls(&o, &l, buffer), ok = fl__open_end(&to, &l, buffer, called);
     fl_heap_free(buffer);
     fl_graph *opened = ok ? fl__graph_of(g, &to, "an opened step is not replayed") : NULL;
