@@ -491,7 +491,8 @@ static void run_embedded(void) {
     fprintf(f, "#include \"small.c\"\nint main(void) {\n    float x[12];\n    small_state *s = small_open(NULL);\n"
                "    for (int i = 0; i < 12; i++) x[i] = 1;\n    const small_inputs in = {.input0 = x};\n"
                "    float o[4][8]; /* what the test's scope holds still when the step ends */\n"
-               "    const small_outputs out = {o[0], o[1], o[2], o[3]};\n    if (!s || small_run(s, &in, &out) || small_run(s, &in, &out))\n"
+               "    const small_outputs out = {o[0], o[1], o[2], o[3]};\n"
+               "    if (!s || small_run(s, &in, &out) || small_run(s, &in, &out))\n"
                "        return 1;\n"
                "    fwrite(s->y, 4, 8, stdout);\n    small_close(s);\n    return 0;\n}\n");
     fclose(f);

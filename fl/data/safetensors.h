@@ -33,6 +33,8 @@ FL_API fl_data_file *fl_data_open_safetensors(const char *path);
    were truncated raises SIGBUS, as with every mapping. Replacing the file, as saving does, leaves mapped
    tensors unchanged. */
 FL_API fl_data_file *fl_data_map_safetensors(const char *path, bool verify);
+/* Private: the format's name of a dtype; NULL: it has none. */
+FL_PRIVATE const char *fl__st_dtype_name(fl_dtype d);
 
 #ifdef __cplusplus
 }
@@ -73,7 +75,7 @@ static const struct { const char *name, *registered; } fl__st_own_dtypes[] = {
 };
 enum { FL__ST_OWN_DTYPES = sizeof fl__st_own_dtypes / sizeof fl__st_own_dtypes[0] };
 
-static const char *fl__st_dtype_name(fl_dtype d) {
+FL_PRIVATE const char *fl__st_dtype_name(fl_dtype d) {
     for (int i = 0; i < FL__ST_DTYPES; i++)
         if (fl__st_dtypes[i].dtype == d) return fl__st_dtypes[i].name;
     const fl_dtype_info *own = fl_dtype_registered(d);

@@ -21,11 +21,12 @@ extern "C" {
      void step_close(step_state *)
 
    and structs of pointers to the arrays, in the order of memory, named as in the options: the caller sets all
-   of inputs and outputs. Random numbers are those of fl. Element-wise calls of one shape are one loop, by the functions of fl_math.h, which the file
-   contains; products and convolutions are loops of its own, or cblas_sgemm and cblas_dgemm with -Dstep_BLAS.
-   Sums are taken in the order of memory, in f64: results agree with fl's within rounding, not in bits. Dtypes:
-   f32, f64, integers and b8. -Dstep_DECLARE leaves the declarations alone. Equal steps give equal texts. False
-   after an error, before anything is written: as fl_graph_open, or for an op or dtype that has no C. */
+   of inputs and outputs. Random numbers are those of fl. Element-wise calls of one shape are one loop, by the
+   functions of fl_math.h, which the file contains; products and convolutions are loops of its own, or
+   cblas_sgemm and cblas_dgemm with -Dstep_BLAS. Sums are taken in the order of memory, in f64: results agree
+   with fl's within rounding, not in bits. Dtypes: f32, f64, integers and b8. -Dstep_DECLARE leaves only the
+   declarations. Equal steps give equal texts. False after an error, before anything is written: as
+   fl_graph_open, or for an op or dtype that has no C. */
 #define fl_graph_save_c(...) FL_GRAPH__SAVE_C(__VA_ARGS__, ._end = 0)
 #define FL_GRAPH__SAVE_C(g, path, ...) fl_graph_save_c_opt(g, path, FL_LITERAL(fl_export_opts, __VA_ARGS__))
 FL_API bool fl_graph_save_c_opt(const fl_graph *g, const char *path, fl_export_opts o);
@@ -910,22 +911,6 @@ static int fl__c_part(const fl__c *c, int i) {
                                                      : -1;
 }
 
-static const char *fl__c_file_type(fl_dtype d) {
-    switch ((int)d) {
-    case FL_B8: return "BOOL";
-    case FL_F32: return "F32";
-    case FL_F64: return "F64";
-    case FL_U8: return "U8";
-    case FL_I8: return "I8";
-    case FL_U16: return "U16";
-    case FL_I16: return "I16";
-    case FL_U32: return "U32";
-    case FL_I32: return "I32";
-    case FL_U64: return "U64";
-    default: return "I64";
-    }
-}
-
 /* A part of the file: its bytes, and place in the program's memory and in the file. */
 typedef struct fl__c_place {
     const char *name;
@@ -944,7 +929,7 @@ static void fl__c_put_json(fl_strbuf *t, const fl__c_place *p, bool c) {
     fl_strbuf_printf(t, "%s", q);
     for (const char *at = text; *at; at++) fl_strbuf_printf(t, c && *at == '\\' ? "\\\\" : "%c", *at);
     fl_strbuf_printf(t, "%s:{%sdtype%s:%s%s%s,%sshape%s:%s,%sdata_offsets%s:[%lld,%lld]}", q, q, q, q,
-                     fl__c_file_type(p->dtype), q, q, q, FL_TEXT_OF(p->shape), q, q, (long long)p->from,
+                     fl__st_dtype_name(p->dtype), q, q, q, FL_TEXT_OF(p->shape), q, q, (long long)p->from,
                      (long long)(p->from + p->bytes));
 }
 
