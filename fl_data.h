@@ -98,5 +98,6 @@
 #include "fl/data/edit.h"
 #include "fl/data/log.h"
 #include "fl/data/plot.h"
+#include "fl/data/protobuf.h"
 
 /* MIT licence: see LICENSE. */

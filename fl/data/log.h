@@ -42,6 +42,7 @@ FL_API bool fl_data_log_close(fl_data_log *log);
 #include "file.h"
 #include "json.h"
 #include "meter.h"
+#include "protobuf.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -66,46 +67,13 @@ static bool fl__log_puts(fl_data_text *t, const char *text) {
 
 /* ---- event files ----
 
-   Records (TensorFlow's TFRecord) of messages encoded as Protocol Buffers: a varint field << 3 | wire type
-   before each value. A nested message is preceded by its length, which is known last: four bytes of seven
-   bits are reserved for it. */
-
-enum { FL__PB_VARINT = 0, FL__PB_64 = 1, FL__PB_BYTES = 2, FL__PB_32 = 5 };
-
-static bool fl__pb_varint(fl_data_text *t, uint64_t v) {
-    unsigned char b[10];
-    size_t n = 0;
-    do b[n++] = (unsigned char)((v & 127) | (v > 127 ? 128 : 0));
-    while (v >>= 7);
-    return fl_data_text_put(t, b, n);
-}
-
-/* Field numbers up to 15. */
-static bool fl__pb_key(fl_data_text *t, int field, int kind) {
-    return fl__pb_varint(t, (uint64_t)(field << 3 | kind));
-}
+   Records (TensorFlow's TFRecord) of messages: see protobuf.h. */
 
 static bool fl__pb_double(fl_data_text *t, int field, double v) {
     return fl__pb_key(t, field, FL__PB_64) && fl_data_text_put(t, &v, sizeof v);
 }
 
-static bool fl__pb_bytes(fl_data_text *t, int field, const void *bytes, size_t n) {
-    return fl__pb_key(t, field, FL__PB_BYTES) && fl__pb_varint(t, n) && fl_data_text_put(t, bytes, n);
-}
-
-static bool fl__pb_open(fl_data_text *t, int field, int64_t *at) {
-    if (!fl__pb_key(t, field, FL__PB_BYTES) || !fl_data_text_put(t, "\x80\x80\x80", 4)) return false;
-    *at = t->n;
-    return true;
-}
-
-static bool fl__pb_close(fl_data_text *t, int64_t at) {
-    int64_t n = t->n - at;
-    if (n >> 28) return fl_fail("fl_data_log: a record of %lld bytes is too long, expected less than 2^28",
-                                (long long)n);
-    for (int i = 4; i; i--, n >>= 7) t->p[at - i] = (char)((n & 127) | (i > 1 ? 128 : 0));
-    return true;
-}
+static bool fl__tb_close(fl_data_text *t, int64_t at) { return fl__pb_close(t, at, "fl_data_log"); }
 
 static uint32_t fl__tb_sum(const void *bytes, size_t n) {
     const uint32_t c = fl_data_crc32c(0, bytes, n);
@@ -141,7 +109,7 @@ static bool fl__tb_begin_value(fl_data_text *t, fl__tb_event *e, int64_t step, c
 }
 
 static bool fl__tb_end_value(fl_data_text *t, const fl__tb_event *e) {
-    return fl__pb_close(t, e->value) && fl__pb_close(t, e->summary) && fl__tb_end(t, e);
+    return fl__tb_close(t, e->value) && fl__tb_close(t, e->summary) && fl__tb_end(t, e);
 }
 
 /* Event: file_version = 3 */
@@ -165,7 +133,7 @@ static bool fl__tb_text(fl_data_text *t, int64_t step, const char *name, const c
     int64_t tensor;
     return fl__tb_begin_value(t, &e, step, name) && fl__pb_bytes(t, 9, "\x0a\x06\x0a\x04text", 8) &&
            fl__pb_open(t, 8, &tensor) && fl_data_text_put(t, "\x08\x07\x12\x04\x12\x02\x08\x01", 8) &&
-           fl__pb_bytes(t, 8, text, strlen(text)) && fl__pb_close(t, tensor) && fl__tb_end_value(t, &e);
+           fl__pb_bytes(t, 8, text, strlen(text)) && fl__tb_close(t, tensor) && fl__tb_end_value(t, &e);
 }
 
 enum { FL__TB_BUCKETS = 30 };
@@ -204,7 +172,7 @@ static bool fl__tb_put_histogram(fl_data_text *t, int64_t step, const char *name
     bool ok = fl__tb_begin_value(t, &e, step, name) && fl__pb_open(t, 5, &histo);
     for (int i = 0; ok && i < 5; i++) ok = fl__pb_double(t, i + 1, h->number[i]);
     return ok && fl__pb_bytes(t, 6, h->limit, sizeof h->limit) &&
-           fl__pb_bytes(t, 7, h->bucket, sizeof h->bucket) && fl__pb_close(t, histo) &&
+           fl__pb_bytes(t, 7, h->bucket, sizeof h->bucket) && fl__tb_close(t, histo) &&
            fl__tb_end_value(t, &e);
 }
 
