@@ -647,7 +647,7 @@ $(PROGRAMS): $(BUILD)/%: $(PLAIN)/%.o $(BUILD)/libfl.a
 	@$(CC) $(ALL_CFLAGS) $(HARDEN_LDFLAGS) $(WRAP) -o $@ $(filter %.o,$^) $(BUILD)/libfl.a $(CUDA_LIBS) $(LIBS)
 	@echo LD $@
 $(BUILD)/bench/scale: WRAP = -Wl,--wrap=fl_parallel
-WITH_MODELS = bench/model bench/scale bench/dist bench/checkpoint tests/test_models tests/test_modes \
+WITH_MODELS = bench/model bench/scale bench/dist bench/checkpoint tests/test_models tests/test_modes tests/test_onnx \
     tests/test_precision tests/test_write
 $(WITH_MODELS:%=$(BUILD)/%): $(MODEL_UNITS:%=$(PLAIN)/%.o)
 

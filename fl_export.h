@@ -1,4 +1,4 @@
-/* fl_export.h - steps written out for where fl is not: C, StableHLO
+/* fl_export.h - steps written out for where fl is not: C, StableHLO, ONNX
 
    A step that fl_graph.h has recorded is data: the calls, their arguments, and what they read and write. Here
    it becomes a file of another language, inference or a whole training step.
@@ -23,7 +23,8 @@
    Contents:
      fl/export/names.h      names of the step's values
      fl/export/c.h          C11: fl_graph_save_c
-     fl/export/stablehlo.h  StableHLO, for XLA: fl_graph_save_stablehlo */
+     fl/export/stablehlo.h  StableHLO, for XLA: fl_graph_save_stablehlo
+     fl/export/onnx.h       ONNX, for inference elsewhere: fl_graph_save_onnx */
 #if defined(FL_CALLS_H) && !defined(FL_EXPORT_DECLARED)
 #error "fl: with FL_TRACE_CALLS include fl_export.h before fl.h, or fl_all.h: functions are macros now"
 #endif
@@ -33,5 +34,6 @@
 #include "fl/export/names.h"
 #include "fl/export/c.h"
 #include "fl/export/stablehlo.h"
+#include "fl/export/onnx.h"
 
 /* MIT licence: see LICENSE. */

@@ -22,7 +22,12 @@ typedef struct fl_export_opts {
     /* Its results that are still referenced; NULL: all, as output0, ...; else these alone. */
     const fl_data_named_tensor *outputs;
     int n_outputs;
-    bool embed; /* C: state and constants are arrays in the text, not a file beside it */
+    bool embed; /* C, ONNX: state and constants are part of the file, not one beside it */
+    /* ONNX: the same step with other sizes, its inputs and outputs in the same order, and names of the sizes
+       that differ, separated by spaces. */
+    const fl_graph *other;
+    const fl_data_named_tensor *other_inputs, *other_outputs;
+    const char *sizes;
     char _end;
 } fl_export_opts;
 
@@ -43,6 +48,7 @@ typedef struct fl__export_value {
     fl_dtype dtype;
     int64_t n;         /* elements of its memory */
     fl_shape shape;    /* that of the tensor of the options, if it is all of the memory, row-major; else [n] */
+    const fl_tensor *tensor; /* of the options, or NULL */
 } fl__export_value;
 typedef struct fl__export {
     fl_graph *g; /* opened */
@@ -59,6 +65,17 @@ FL_PRIVATE fl__export *fl__export_new(const char *fn, const fl_graph *g, const c
 FL_PRIVATE void fl__export_free(fl__export *e);
 /* The value of that kind and number. */
 FL_PRIVATE int fl__export_find(const fl__export *e, fl__export_kind kind, int number);
+/* A view of memory as a block of a row-major array: memory -> dims, the block from `start` of `size`; its
+   dims are axes axis[0 .. n - 1] of the view, some reversed. The last dim is the place within the least
+   stride. */
+typedef struct fl__export_block {
+    int n, n_reversed;
+    fl_shape dims;
+    int64_t start[FL_MAX_DIMS + 1], size[FL_MAX_DIMS + 1], axis[FL_MAX_DIMS], reversed[FL_MAX_DIMS];
+    bool whole;
+} fl__export_block;
+/* False if t is no such block of n elements. */
+FL_PRIVATE bool fl__export_block_of(const fl_tensor *t, int64_t n, fl__export_block *b);
 /* The text of a path's last part without its ending, as an identifier. */
 FL_PRIVATE void fl__export_identifier(const char *text, char *to, size_t size);
 
@@ -90,6 +107,35 @@ FL_PRIVATE int fl__export_find(const fl__export *e, fl__export_kind kind, int nu
     return -1;
 }
 
+FL_PRIVATE bool fl__export_block_of(const fl_tensor *t, int64_t n, fl__export_block *b) {
+    int64_t offset = t->offset, left = n, step[FL_MAX_DIMS];
+    memset(b, 0, sizeof *b);
+    for (int i = 0; i < t->ndim; i++) {
+        if (t->shape[i] == 1 || t->stride[i] == 0) continue;
+        const int64_t s = t->stride[i] < 0 ? -t->stride[i] : t->stride[i];
+        int at = b->n++;
+        for (; at > 0 && step[at - 1] < s; at--) step[at] = step[at - 1], b->axis[at] = b->axis[at - 1];
+        step[at] = s, b->axis[at] = i;
+        if (t->stride[i] < 0) offset -= s * (t->shape[i] - 1);
+    }
+    b->whole = true;
+    if (b->n == FL_MAX_DIMS) return false;
+    for (int i = 0; i < b->n; i++) {
+        if (left % step[i]) return false;
+        b->dims.dim[i] = left / step[i];
+        b->start[i] = offset / step[i];
+        b->size[i] = t->shape[b->axis[i]];
+        if (b->start[i] + b->size[i] > b->dims.dim[i]) return false;
+        b->whole &= b->size[i] == b->dims.dim[i];
+        if (t->stride[b->axis[i]] < 0) b->reversed[b->n_reversed++] = i;
+        offset %= step[i], left = step[i];
+    }
+    b->dims.dim[b->n] = left, b->start[b->n] = offset, b->size[b->n] = 1;
+    b->whole &= left == 1;
+    b->dims.ndim = b->n + 1;
+    return offset < left;
+}
+
 static int fl__export_value_of(const fl__export *e, const fl_tensor *t) {
     for (int64_t i = 0; t && t->buffer && i < e->l.n_values; i++)
         if (e->l.value[i].buffer == t->buffer && e->l.value[i].first >= 0) return (int)i;
@@ -105,6 +151,7 @@ static void fl__export_set(fl__export *e, int v, fl__export_kind kind, const cha
                                                                                  : FL_SHAPE(e->value[v].n);
     e->value[v].kind = kind;
     e->value[v].label = label;
+    e->value[v].tensor = t;
     e->value[v].number = e->n[kind]++;
 }
 

@@ -208,46 +208,6 @@ static fl__hlo_value fl__hlo_slice(fl__hlo *h, fl__hlo_value x, const int64_t *s
 
 /* ---- views ---- */
 
-/* A view of memory as a block of a row-major array: memory -> dims, the block from `start` of `size`; its
-   dims are axes axis[0 .. n - 1] of the view, some reversed. The last dim is the place within the least
-   stride. */
-typedef struct fl__hlo_block {
-    int n, n_reversed;
-    fl_shape dims;
-    int64_t start[FL_MAX_DIMS + 1], size[FL_MAX_DIMS + 1], axis[FL_MAX_DIMS], reversed[FL_MAX_DIMS];
-    bool whole;
-} fl__hlo_block;
-
-/* False if t is no such block of n elements. */
-static bool fl__hlo_block_of(const fl_tensor *t, int64_t n, fl__hlo_block *b) {
-    int64_t offset = t->offset, left = n, step[FL_MAX_DIMS];
-    memset(b, 0, sizeof *b);
-    for (int i = 0; i < t->ndim; i++) {
-        if (t->shape[i] == 1 || t->stride[i] == 0) continue;
-        const int64_t s = t->stride[i] < 0 ? -t->stride[i] : t->stride[i];
-        int at = b->n++;
-        for (; at > 0 && step[at - 1] < s; at--) step[at] = step[at - 1], b->axis[at] = b->axis[at - 1];
-        step[at] = s, b->axis[at] = i;
-        if (t->stride[i] < 0) offset -= s * (t->shape[i] - 1);
-    }
-    b->whole = true;
-    if (b->n == FL_MAX_DIMS) return false;
-    for (int i = 0; i < b->n; i++) {
-        if (left % step[i]) return false;
-        b->dims.dim[i] = left / step[i];
-        b->start[i] = offset / step[i];
-        b->size[i] = t->shape[b->axis[i]];
-        if (b->start[i] + b->size[i] > b->dims.dim[i]) return false;
-        b->whole &= b->size[i] == b->dims.dim[i];
-        if (t->stride[b->axis[i]] < 0) b->reversed[b->n_reversed++] = i;
-        offset %= step[i], left = step[i];
-    }
-    b->dims.dim[b->n] = left, b->start[b->n] = offset, b->size[b->n] = 1;
-    b->whole &= left == 1;
-    b->dims.ndim = b->n + 1;
-    return offset < left;
-}
-
 /* The linear index of each element of a tensor of that shape, without axis `but`. */
 static fl__hlo_value fl__hlo_index(fl__hlo *h, fl_shape s, const int64_t *stride, int64_t offset, int but) {
     fl__hlo_value at = fl__hlo_number(h, s, FL_I64, 0, offset);
@@ -297,12 +257,12 @@ static fl__hlo_value fl__hlo_memory(const fl__hlo *h, int v) {
 }
 
 static fl__hlo_value fl__hlo_view(fl__hlo *h, fl__hlo_value x, const fl_tensor *t) {
-    fl__hlo_block b;
+    fl__export_block b;
     fl_shape size = {0};
     int64_t order[FL_MAX_DIMS], at[FL_MAX_DIMS];
     const fl_shape s = fl_shape_of(t);
     if (!fl_numel(t)) return fl__hlo_op(h, s, t->dtype, "stablehlo.constant dense<> : ");
-    if (!fl__hlo_block_of(t, x.shape.dim[0], &b))
+    if (!fl__export_block_of(t, x.shape.dim[0], &b))
         return fl__hlo_take(h, x, fl__hlo_index(h, s, t->stride, t->offset, -1));
     x = fl__hlo_reshape(h, x, b.dims);
     if (!b.whole) x = fl__hlo_slice(h, x, b.start, b.size);
@@ -324,7 +284,7 @@ static fl__hlo_value fl__hlo_in(fl__hlo *h, int k, fl_shape s, fl_dtype d) {
 }
 
 /* Memory `old` with the block replaced by y. */
-static fl__hlo_value fl__hlo_update(fl__hlo *h, fl__hlo_value old, fl__hlo_value y, const fl__hlo_block *b) {
+static fl__hlo_value fl__hlo_update(fl__hlo *h, fl__hlo_value old, fl__hlo_value y, const fl__export_block *b) {
     int start[FL_MAX_DIMS + 1];
     fl_shape part = b->dims;
     memcpy(part.dim, b->size, (size_t)b->dims.ndim * sizeof *b->size);
@@ -346,12 +306,12 @@ static bool fl__hlo_out(fl__hlo *h, fl__hlo_value y) {
     const fl_tensor *t = h->call->call.out[0];
     const int v = h->call->value[0];
     const fl_shape flat = FL_SHAPE(h->e->value[v].n);
-    fl__hlo_block b;
+    fl__export_block b;
     fl_shape plain = {0};
     int64_t order[FL_MAX_DIMS] = {0};
     fl__hlo_value old = fl__hlo_memory(h, v);
     if (!fl_numel(t)) return h->now[v] = old.id ? old.id : fl__hlo_reshape(h, y, flat).id, true;
-    const bool block = fl__hlo_block_of(t, flat.dim[0], &b);
+    const bool block = fl__export_block_of(t, flat.dim[0], &b);
     if (!old.id && !(block && b.whole)) old = fl__hlo_number(h, flat, old.dtype, 0, 0);
     if (!block) {
         const fl__hlo_value at = fl__hlo_index(h, fl_shape_of(t), t->stride, t->offset, -1);
