@@ -31,6 +31,7 @@ static void rows_of_graphs(void) {
     NO(fl_graph_save_dot, (NULL, "step.dot"), "the graph is NULL");
     NO(fl_graph_save_c_opt, (NULL, "step.h", (fl_export_opts){.guard_ = {0}}),
        "got the path step.h, expected one that");
+    NO(fl_graph_save_onnx_opt, (NULL, "net.onnx", (fl_export_opts){.guard_ = {0}}), "the graph is NULL");
     NO(fl_graph_save_stablehlo_opt, (NULL, "step.mlir", (fl_export_opts){.guard_ = {0}}), "the graph is NULL");
     FINE(fl_graph_calls, fl_graph_calls(NULL).n == 0);
 }

@@ -133,7 +133,7 @@ static bool fl__tape_write(const char *fn, const fl_var *y, const fl_tape_opts *
 }
 
 FL_API int64_t fl_tape_format_opt(const fl_var *y, char *buf, size_t size, fl_tape_opts o) {
-    fl_strbuf text = {buf, size, 0, NULL};
+    fl_strbuf text = {.buf = buf, .size = size};
     if (fl__tape_write("fl_tape_format", y, &o, &text, NULL)) return text.n;
     fl_raise();
     return -1;

@@ -1036,7 +1036,9 @@ static const void *fl__onnx_map(fl__onnx *h, int v, fl_tensor **hold) {
         fl_scope_end(&s);
         b = *hold ? (*hold)->buffer : NULL;
     }
-    return b ? fl_buffer_map(b) : NULL;
+    const void *p = b ? fl_buffer_map(b) : NULL;
+    if (!p) fl_drop(*hold);
+    return p;
 }
 
 static void fl__onnx_unmap(fl__onnx *h, int v, fl_tensor *hold) {
@@ -1117,10 +1119,9 @@ static void fl__onnx_put_bytes(fl_strbuf *t, const void *bytes, int64_t n) {
 static void fl__onnx_put_file(fl_strbuf *t, void *user) {
     fl__onnx *h = user;
     fl_data_text head = {0};
-    h->failed = !fl_data_text_put(&head, "\x08\x0a\x12\x02" "fl\x42\x04\x0a\x00\x10\x15\x3a", 13) ||
+    t->failed = !fl_data_text_put(&head, "\x08\x0a\x12\x02" "fl\x42\x04\x0a\x00\x10\x15\x3a", 13) ||
                 !fl__pb_varint(&head, (uint64_t)h->t.n);
-    fl__onnx_put_bytes(t, head.p, head.n);
-    fl__onnx_put_bytes(t, h->t.p, h->t.n);
+    if (!t->failed) fl__onnx_put_bytes(t, head.p, head.n), fl__onnx_put_bytes(t, h->t.p, h->t.n);
     fl_heap_free(head.p);
 }
 
@@ -1128,11 +1129,11 @@ static void fl__onnx_put_data(fl_strbuf *t, void *user) {
     static const char zeros[64];
     fl__onnx *h = user;
     int v;
-    for (int i = 0; (v = fl__onnx_weight(h, i)) >= 0 && !h->failed; i++) {
+    for (int i = 0; (v = fl__onnx_weight(h, i)) >= 0 && !t->failed; i++) {
         const fl__export_value *x = &h->e->value[v];
         fl_tensor *hold = NULL;
         const void *p = fl__onnx_map(h, v, &hold);
-        h->failed |= !p;
+        t->failed = !p;
         if (p) fl__onnx_put_bytes(t, p, x->n * (int64_t)fl_dtype_size(x->dtype)), fl__onnx_unmap(h, v, hold);
         fl__onnx_put_bytes(t, zeros, fl__onnx_align(t->n) - t->n);
     }
@@ -1172,7 +1173,7 @@ FL_API bool fl_graph_save_onnx_opt(const fl_graph *g, const char *path, fl_expor
         ok = fl_fail("%s: the model has %lld bytes, expected at most 2 GiB: write it without .embed", fn,
                      (long long)h->t.n);
     if (ok && !h->failed && !o.embed) ok = fl_write_file_atomic(fn, data, fl__onnx_put_data, h);
-    ok = ok && !h->failed && fl_write_file_atomic(fn, path, fl__onnx_put_file, h) && !h->failed;
+    ok = ok && !h->failed && fl_write_file_atomic(fn, path, fl__onnx_put_file, h);
     fl_heap_free(h->t.p);
     fl__export_free(h->pair[0]);
     fl__export_free(h->pair[1]);

@@ -14,14 +14,15 @@ typedef struct fl_strbuf {
     size_t size;
     int64_t n;  /* characters so far, written or not */
     void *file; /* a FILE *; NULL: write to buf */
+    bool failed; /* set by fl_write_file_atomic's put after fl_fail */
 } fl_strbuf;
 /* Appends formatted text (printf format). */
 FL_API void fl_strbuf_printf(fl_strbuf *t, const char *format, ...) FL_PRINTF(2, 3);
 FL_API void fl_strbuf_vprintf(fl_strbuf *t, const char *format, va_list args) FL_PRINTF(2, 0);
 /* Appends text escaped as the contents of a JSON string, without the quotes. */
 FL_API void fl_strbuf_put_json(fl_strbuf *t, const char *text);
-/* Writes a file through `put`, atomically: an existing file is replaced only once all is written. False
-   after fl_fail, whose text names the public function fn. */
+/* Writes a file through `put`, atomically: an existing file is replaced only once all is written, and not if
+   put sets t->failed. False after fl_fail, whose text names the public function fn. */
 FL_API bool fl_write_file_atomic(const char *fn, const char *path, void (*put)(fl_strbuf *t, void *user),
                                  void *user);
 
@@ -78,10 +79,11 @@ FL_API bool fl_write_file_atomic(const char *fn, const char *path, void (*put)(f
                        strlen(path), sizeof temporary - 6);
     FILE *f = fopen(temporary, "w");
     if (!f) return fl_fail("%s: cannot open %s: %s", fn, temporary, strerror(errno));
-    put(&(fl_strbuf){.file = f}, user);
+    fl_strbuf t = {.file = f};
+    put(&t, user);
     const bool bad = ferror(f) != 0;
-    if (!fclose(f) && !bad && !rename(temporary, path)) return true;
-    fl_fail("%s: cannot write %s: %s", fn, path, strerror(errno));
+    if (!fclose(f) && !bad && !t.failed && !rename(temporary, path)) return true;
+    if (!t.failed) fl_fail("%s: cannot write %s: %s", fn, path, strerror(errno));
     remove(temporary);
     return false;
 }

@@ -588,7 +588,7 @@ FL_API bool fl_nn_visit_tensors(fl_nn_module *m, fl_nn_visit_fn fn, void *user) 
 
 FL_API void fl_nn_put(fl_nn_text *t, const char *format, ...) {
     if (!fl_given(t, "fl_nn_put", "the text") || !fl_given(format, "fl_nn_put", "the format")) return;
-    fl_strbuf lines = {t->buf, t->size, t->n, NULL};
+    fl_strbuf lines = {.buf = t->buf, .size = t->size, .n = t->n};
     va_list args;
     va_start(args, format);
     fl_strbuf_vprintf(&lines, format, args);

@@ -192,7 +192,7 @@ static bool fl__alive_put_text(fl_strbuf *t) {
 }
 
 FL_API int64_t fl_alive_format(char *buf, size_t size) {
-    fl_strbuf t = {buf, size, 0, NULL};
+    fl_strbuf t = {.buf = buf, .size = size};
     return fl__alive_put_text(&t) ? t.n : -1;
 }
 

@@ -82,7 +82,7 @@ static void fl__put_summary(fl_strbuf *text, const fl_tensor *t, const fl__value
 static void fl__report_anomaly(const fl_call *c, int k, const fl__value_summary *y, int kind,
                                const fl__value_summary *x) {
     char text[700];
-    fl_strbuf lines = {text, sizeof text, 0, NULL};
+    fl_strbuf lines = {.buf = text, .size = sizeof text};
     fl_shape s = fl_shape_of(c->out[k]), at = s;
     int64_t i = y->index[kind];
     for (int d = s.ndim - 1; d >= 0; i /= s.dim[d--]) at.dim[d] = i % s.dim[d];

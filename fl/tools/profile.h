@@ -188,7 +188,7 @@ static void fl__profile_open(void) {
 }
 
 static void fl__profile_shapes(const fl_call *c, char *buf, size_t size) {
-    fl_strbuf t = {buf, size, 0, NULL};
+    fl_strbuf t = {.buf = buf, .size = size};
     for (int i = 0; i < c->n_in; i++)
         if (!c->in[i]->weak) fl_strbuf_printf(&t, "%s%s", t.n ? " " : "", FL_SHAPE_TEXT(c->in[i]));
     for (int i = 0; i < c->n_out; i++)
@@ -433,7 +433,7 @@ static bool fl__profile_put(fl_strbuf *t, const char *fn) {
 }
 
 FL_API int64_t fl_profile_format(char *buf, size_t size) {
-    fl_strbuf t = {buf, size, 0, NULL};
+    fl_strbuf t = {.buf = buf, .size = size};
     return fl__profile_put(&t, "fl_profile_format") ? t.n : -1;
 }
 
