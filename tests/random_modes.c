@@ -10,7 +10,8 @@
    host mixed at random, and deferred in two threads that take turns. Every bit of every tensor, their
    versions and the generator must be those of the eager round. 20,000 programs with FULL in the environment,
    else a sample from SEED on. A failing program is shortened by leaving out steps, and printed as a list of
-   the rest. */
+   the rest. Programs of the dtypes that C and StableHLO have are written as both: with STABLEHLO=folder
+   modules for tests/python/test_stablehlo.py. */
 #include "../fl_all.h"
 #include "../fl_backend.h"
 #include "../fl/graph/rows.h"
@@ -18,8 +19,10 @@
 #include "paged.h"
 #include "compiler.h"
 #include "test.h"
+#include "written.h"
 
 #include <ctype.h>
+#include <sys/stat.h>
 
 typedef fl_tensor *T;
 
@@ -32,6 +35,7 @@ typedef struct program {
     int n_steps;
     uint64_t step[MOST_STEPS]; /* seeds; 0: left out */
     bool own_generator, constants; /* has steps that draw from one, that write constants */
+    bool portable; /* of the dtypes that are written as C and StableHLO, without functions of the host */
 } program;
 
 /* What a round leaves. */
@@ -73,7 +77,9 @@ static int64_t below(int64_t n) { return (int64_t)(random_bits() >> 1) % (n > 0 
 static fl_dtype some_dtype(void) {
     static const fl_dtype d[] = {FL_F32, FL_F32, FL_F32, FL_F32,  FL_F64, FL_F16, FL_BF16,
                                  FL_F16, FL_I32, FL_I64, FL_BF16, FL_U8,  FL_B8};
-    return d[below(13)];
+    static const fl_dtype portable[] = {FL_F32, FL_F32, FL_F32, FL_F32, FL_F64, FL_I8,  FL_U16,
+                                        FL_U32, FL_I32, FL_I64, FL_U64, FL_U8,  FL_B8};
+    return (vm.p->portable ? portable : d)[below(13)];
 }
 
 static uint64_t hashed(uint64_t h, const void *p, size_t n) {
@@ -281,7 +287,7 @@ static bool count_host(void *user) {
 }
 static T do_host(T a, T b, double k) {
     static const int numbers[] = {1, 100, 10000};
-    fl_graph_host(count_host, (void *)(uintptr_t)&numbers[below(3)]);
+    if (!vm.p->portable) fl_graph_host(count_host, (void *)(uintptr_t)&numbers[below(3)]);
     return fl_sub(a, fl_mul(b, fl_num(k)));
 }
 
@@ -600,16 +606,16 @@ static program program_of(uint64_t number) {
     return p;
 }
 
-/* Leaves out what the failure does not need, and prints the rest. */
-static void shorten(program *p, bool pages) {
+/* Leaves out what the failure of `run` does not need, and prints the rest. */
+static void shorten(program *p, bool (*run)(const program *p, bool flag), bool flag) {
     quiet = true;
     for (int i = p->n_steps - 1; i >= 0; i--) {
         const uint64_t step = p->step[i];
         p->step[i] = 0;
-        if (run_program(p, pages)) p->step[i] = step;
+        if (run(p, flag)) p->step[i] = step;
     }
     quiet = false;
-    run_program(p, pages);
+    run(p, flag);
     printf("  the steps that it needs to fail (all: random_modes %llu):\n",
            (unsigned long long)p->number);
     listed = true;
@@ -641,7 +647,7 @@ static void run_programs(int64_t n, bool pages) {
         running = &p;
         if (CHECK(run_program(&p, pages))) continue;
         failures++;
-        shorten(&p, pages);
+        shorten(&p, run_program, pages);
     }
     const int64_t rows = fl__rows_count() - rows_before;
     printf("  %lld programs of %.0f calls, %lld replays, %lld calls refused, %lld groups of rows ran\n",
@@ -671,6 +677,144 @@ TEST(programs_with_compiled_kernels) {
     printf("  %lld kernels in %lld files, %.0f ms\n", (long long)c.compiled, (long long)c.runs,
            1e3 * c.seconds);
     CHECK(c.failed == 0 && c.compiled > 20);
+}
+
+/* ---- programs written as C and StableHLO ---- */
+
+/* Changes numbers by about their rounding. */
+static void move_inputs(void) {
+    fl_scope s = fl_scope_begin();
+    for (int i = 0; i < REGISTERS; i++) {
+        T x = vm.input[i];
+        if (!fl_dtype_is_float(x->dtype)) continue;
+        T by = fl_uniform(fl_shape_of(x), 1 - 2e-7, 1 + 2e-7, FL_F64, &(fl_rng){11, (uint64_t)i << 32});
+        fl_assign(x, fl_cast(fl_mul(x, by), x->dtype));
+    }
+    fl_scope_end(&s);
+}
+
+/* Steps from inputs that differ by rounding, as name-near-VALUE. */
+static bool run_near(const char *folder, const written *w, fl_graph *g, fl_export_opts o) {
+    fl__export *e = fl__export_new("test", g, NULL, &o);
+    restore_inputs();
+    move_inputs();
+    bool ok = e != NULL;
+    for (int i = 0; ok && i < w->steps; i++) ok = fl_graph_replay(g);
+    ok = ok && written_values(folder, w, e, "near");
+    fl__export_free(e);
+    return ok;
+}
+
+/* False: rounding makes out so much that nothing can be compared. */
+static bool is_stable(const char *folder, const written *w) {
+    for (int k = 0; k < w->n; k++) {
+        double largest = 0;
+        if (written_between(folder, w, k, "near", "after", &largest) > 1e-3 * largest) return false;
+    }
+    return true;
+}
+
+static void forget_case(const char *folder, const char *name) {
+    char command[700];
+    snprintf(command, sizeof command, "rm -f %s/%s*", folder, name);
+    CHECK(!system(command));
+}
+
+/* Writes program p, and what two steps of it leave; false if it cannot be compared. */
+static bool write_program(const program *p, const char *folder, written *w, bool c) {
+    static const char *const names[REGISTERS] = {"r0", "r1", "r2", "r3", "r4", "r5", "r6", "r7"};
+    fl_scope s = fl_scope_begin();
+    fl_graph *g = fl_graph_new();
+    fl_nn_state state = {0};
+    const fl_export_opts o = {.state = &state};
+    snprintf(w->name, sizeof w->name, "program%llu_", (unsigned long long)p->number);
+    w->steps = 2, vm.mode = GRAPH;
+    begin_program(p);
+    for (vm.round = 0; vm.round < 2; vm.round++) run_round(p, GRAPH, g);
+    bool ok = CHECK(fl_graph_ready(g));
+    for (int i = 0; ok && i < REGISTERS; i++) CHECK(fl_nn_state_add(&state, "", names[i], vm.input[i]));
+    vm.round = 3;
+    const fl_rng rng = fl_rng_state();
+    restore_inputs();
+    ok = ok && CHECK(written_case(folder, w, g, o, c));
+    fl_rng_set_state(rng);
+    ok = ok && CHECK(run_near(folder, w, g, o)) && is_stable(folder, w);
+    if (!CHECK_NO_ERROR()) printf("  %s\n", w->name);
+    if (!ok) forget_case(folder, w->name);
+    fl_nn_state_free(&state);
+    fl_graph_free(g);
+    end_program();
+    fl_scope_end(&s);
+    return ok;
+}
+
+enum { PROGRAMS_AT_ONCE = 25 };
+
+static program portable_program(uint64_t number) {
+    program p = program_of(number);
+    p.portable = true, p.own_generator = p.constants = false;
+    return p;
+}
+
+/* Writes n programs, compiles and runs them at once. Returns how many could be compared. */
+static int run_as_c(const program *p, int n, const char *cc, bool *failed) {
+    char folder[200];
+    snprintf(folder, sizeof folder, "%s", test_file("programs"));
+    mkdir(folder, 0777);
+    written *w = calloc((size_t)n, sizeof *w);
+    int at = 0, of[PROGRAMS_AT_ONCE];
+    for (int i = 0; i < n; i++) {
+        running = &p[i];
+        failed[i] = false;
+        if (write_program(&p[i], folder, &w[at], true)) of[at++] = i;
+    }
+    written_run(folder, w, at, cc);
+    for (int i = 0; i < at; i++) failed[of[i]] = !written_agrees(folder, &w[i], 1e-5, 1e-5);
+    free(w);
+    forget_case(folder, "");
+    return at;
+}
+
+static bool agrees_as_c(const program *p, bool unused) {
+    bool failed;
+    (void)unused;
+    run_as_c(p, 1, "cc", &failed);
+    return !failed;
+}
+
+TEST(programs_as_c) {
+    NEEDS_COMPILER;
+    const bool all = getenv("FULL") != NULL;
+    const int n = all ? PROGRAMS_AT_ONCE : 8, turns = all ? 500 / n : 1;
+    int compared = 0;
+    test_errors_return();
+    for (int i = 0; i < turns; i++) {
+        program p[PROGRAMS_AT_ONCE];
+        bool failed[PROGRAMS_AT_ONCE];
+        for (int k = 0; k < n; k++) p[k] = portable_program(first_program() + (uint64_t)(i * n + k));
+        compared += run_as_c(p, n, i ? "cc" : "cc" WRITTEN_SANITIZED, failed);
+        for (int k = 0; k < n; k++)
+            if (!CHECK(!failed[k])) shorten(&p[k], agrees_as_c, false);
+    }
+    printf("  %d of %d programs compared\n", compared, turns * n);
+    CHECK(compared > turns * n / 2);
+    CHECK_NOTHING_LIVES();
+}
+
+TEST(programs_as_stablehlo) {
+    if (!getenv("STABLEHLO")) SKIP("JAX: tests/python/test_stablehlo.py runs this");
+    written *w = calloc(1, sizeof *w);
+    const int n = getenv("FULL") ? 500 : 10;
+    test_errors_return();
+    int compared = 0;
+    for (int i = 0; i < n; i++) {
+        const program p = portable_program(first_program() + (uint64_t)i);
+        running = &p;
+        compared += write_program(&p, getenv("STABLEHLO"), w, false);
+    }
+    free(w);
+    CHECK(compared > n / 2);
+    CHECK_NOTHING_LIVES();
 }
 
 /* One graph for steps of more structures than it keeps, in turn. */

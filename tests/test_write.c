@@ -11,8 +11,11 @@
 #include "compiler.h"
 #include "heap.h"
 #include "training.h"
+#include "written.h"
 
 #include <math.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 
 /* ---- running a list's calls on copies of its values ---- */
 
@@ -65,15 +68,8 @@ static double floor_of_differences = 1e-6;
 static bool alike(const fl_graph_value *v, fl_buffer *got) {
     const fl_dtype d = v->handle->dtype;
     const int64_t n = v->bytes / (int64_t)fl_dtype_size(d);
-    const void *x = fl_buffer_map(got), *y = fl_buffer_map(v->buffer);
-    double largest = 0, off = 0;
-    if (!fl_dtype_is_float(d)) return !memcmp(x, y, (size_t)v->bytes);
-    for (int64_t i = 0; i < n; i++) {
-        const double a = d == FL_F32 ? (double)((const float *)x)[i] : ((const double *)x)[i];
-        const double b = d == FL_F32 ? (double)((const float *)y)[i] : ((const double *)y)[i];
-        largest = fmax(largest, fabs(b));
-        off = fmax(off, a == b || (isnan(a) && isnan(b)) ? 0 : fabs(a - b));
-    }
+    double largest = 0;
+    const double off = written_difference(fl_buffer_map(got), fl_buffer_map(v->buffer), d, n, &largest);
     const bool ok = off <= 3e-5 * largest || off <= floor_of_differences;
     if (!ok) printf("  %s of %lld: off by %g of %g\n", fl_dtype_name(d), (long long)n, off, largest);
     return ok;
@@ -133,50 +129,7 @@ static void check_opened(const model *m, bool plain, bool adam, const char *kept
 }
 
 
-/* ---- C: compiled with sanitizers, run on the same state, and compared after five steps ---- */
-
-enum { C_STEPS = 5 };
-
-/* A program that opens the state, runs the step on the inputs in a file, and saves the state and the loss. */
-static bool write_driver(const char *path, fl_tensor *const *x, int n) {
-    FILE *f = fopen(path, "w");
-    if (!f) return false;
-    fprintf(f, "#include \"step.c\"\nint main(int argc, char **argv) {\n    if (argc != 5) return 2;\n");
-    fprintf(f, "    step_state *s = step_open(argv[1]);\n    FILE *from = fopen(argv[2], \"rb\");\n");
-    fprintf(f, "    step_inputs in;\n    float loss[2] = {0};\n    step_outputs out = {.loss = loss};\n");
-    fprintf(f, "    if (!s || !from) return 3;\n    memset(&in, 0, sizeof in);\n");
-    for (int i = 0; i < n; i++)
-        fprintf(
-            f,
-            "    _Alignas(64) static char x%d[%zu];\n    if (fread(x%d, 1, sizeof x%d, from) != sizeof x%d) return 4;\n"
-            "    in.x%d = (const void *)x%d;\n",
-            i, x[i]->buffer->bytes, i, i, i, i, i);
-    fprintf(
-        f,
-        "    fclose(from);\n    for (int i = 0; i < %d; i++)\n        if (step_run(s, &in, &out)) return 5;\n",
-        C_STEPS);
-    fprintf(f, "    FILE *to = fopen(argv[4], \"wb\");\n    fwrite(loss, 4, 1, to);\n    fclose(to);\n");
-    fprintf(f,
-            "    const int bad = step_save(s, argv[3]);\n    step_close(s);\n    return bad ? 6 : 0;\n}\n");
-    return !fclose(f);
-}
-
-static bool write_inputs(const char *path, fl_tensor *const *x, int n) {
-    FILE *f = fopen(path, "wb");
-    bool ok = f != NULL;
-    for (int i = 0; ok && i < n; i++)
-        ok = fwrite(fl_buffer_map(x[i]->buffer), 1, x[i]->buffer->bytes, f) == x[i]->buffer->bytes;
-    return (!f || !fclose(f)) && ok;
-}
-
-/* The numbers of two tensors in memory order are alike. */
-static bool alike_in_file(fl_tensor *t, fl_data_file *f, const char *name, int *compared) {
-    if (!t || fl_data_find(f, name) < 0) return true; /* the step does not use it */
-    fl_tensor *got = fl_data_read(f, name);
-    ++*compared;
-    const fl_graph_value v = {.buffer = t->buffer, .bytes = (int64_t)t->buffer->bytes, .handle = t};
-    return CHECK(got) && CHECK_EQ_INT(got->buffer->bytes, t->buffer->bytes) && alike(&v, got->buffer);
-}
+/* ---- models written: compiled with sanitizers, run on the same state, compared after the steps ---- */
 
 static bool is_read(const fl_graph *g, const fl_tensor *t) {
     const fl_graph_list l = fl_graph_calls(g);
@@ -185,90 +138,42 @@ static bool is_read(const fl_graph *g, const fl_tensor *t) {
     return found;
 }
 
-/* ---- StableHLO: modules, and what goes in and must come out, for tests/python/test_stablehlo.py ---- */
-
-/* A file of the memory of a value; folder/name-what. */
-static bool write_memory(const char *name, const char *what, const void *p, size_t bytes) {
-    char path[600];
-    snprintf(path, sizeof path, "%s/%s-%s", getenv("STABLEHLO"), name, what);
-    FILE *f = fopen(path, "wb");
-    const bool ok = f && fwrite(p, 1, bytes, f) == bytes;
-    return (!f || !fclose(f)) && ok;
+static const char *folder_of(bool c) {
+    static char folder[200];
+    snprintf(folder, sizeof folder, "%s", c ? test_file("steps") : getenv("STABLEHLO"));
+    if (c) mkdir(folder, 0777);
+    return folder;
 }
 
-static bool write_tensor(const char *name, const char *when, const char *what, fl_tensor *t) {
-    char file[300];
-    snprintf(file, sizeof file, "%s-%s", when, what);
-    return write_memory(name, file, fl_buffer_map(t->buffer), t->buffer->bytes);
-}
-
-/* The step as a module, its inputs and state, and outputs and state after one more step. */
-static void write_case(const char *name, fl_graph *g, fl_export_opts o) {
-    char path[600];
-    snprintf(path, sizeof path, "%s/%s.mlir", getenv("STABLEHLO"), name);
-    bool ok = CHECK(fl_graph_save_stablehlo_opt(g, path, o));
-    for (int i = 0; ok && i < o.n_inputs; i++) ok = write_tensor(name, "before", o.inputs[i].name, o.inputs[i].tensor);
-    for (int k = 0; k < 2; k++) {
-        const fl_rng rng = fl_rng_state();
-        ok = ok && write_memory(name, k ? "after-rng" : "before-rng", &rng, sizeof rng);
-        for (int64_t i = 0; ok && o.state && i < o.state->n; i++)
-            if (o.state->item[i].tensor)
-                ok = write_tensor(name, k ? "after" : "before", o.state->item[i].name, o.state->item[i].tensor);
-        if (!k) ok = ok && CHECK(fl_graph_replay(g));
-    }
-    for (int i = 0; ok && i < o.n_outputs; i++) ok = write_tensor(name, "after", o.outputs[i].name, o.outputs[i].tensor);
-    CHECK(ok);
-}
-
-static void check_c(const model *m, bool plain, bool adam, const char *cc) {
+static void check_written(const model *m, bool plain, bool adam, bool clang) {
     static const char *const names[] = {"x0", "x1", "x2", "x3", "x4", "x5"};
-    char command[3000], path[5][200];
-    const char *const files[5] = {"step.c", "main.c", "inputs", "step.safetensors", "after.safetensors"};
     training t;
     fl_nn_state all = {0};
     fl_data_named_tensor in[6], out = {"loss", NULL};
-    fl_tensor *x[6];
-    int n = 0, compared = 0, differ = 0;
-    for (int i = 0; i < 5; i++) snprintf(path[i], sizeof path[i], "%s", test_file(files[i]));
+    written *w = calloc(1, sizeof *w);
+    const bool c = !getenv("STABLEHLO");
+    const char *folder = folder_of(c);
+    int n = 0;
     fl_scope s = fl_scope_begin();
-    REQUIRE(training_of(&t, m, plain, adam));
+    REQUIRE(w && training_of(&t, m, plain, adam));
     REQUIRE(record(&t) && prepare(&t, 3));
     for (int k = 0; k < MODEL_TENSORS; k++)
         if (t.batch.t[k] && is_read(t.graph[0], t.batch.t[k]))
-            in[n] = (fl_data_named_tensor){names[n], t.batch.t[k]}, x[n] = t.batch.t[k], n++;
+            in[n] = (fl_data_named_tensor){names[n], t.batch.t[k]}, n++;
     out.tensor = t.loss;
     CHECK(fl_nn_state_add_module(&all, "model.", t.net) && fl_optim_state(t.optim, "optim.", &all));
     CHECK(fl_nn_state_add(&all, "optim.", "numbers", t.optim->group[0].numbers)); /* lr first */
-    REQUIRE(fl_graph_save_c(t.graph[0], path[0], .state = &all, .inputs = in, .n_inputs = n, .outputs = &out,
-                            .n_outputs = 1));
-    if (getenv("STABLEHLO")) {
-        write_case(m->name, t.graph[0], (fl_export_opts){.state = &all, .inputs = in, .n_inputs = n, .outputs = &out,
-                                                         .n_outputs = 1});
-        fl_nn_state_free(&all);
-        training_free(&t);
-        fl_scope_end(&s);
-        return;
-    }
-    REQUIRE(write_driver(path[1], x, n) && write_inputs(path[2], x, n));
-    snprintf(command, sizeof command,
-             "%s -std=c11 -O0 -g -Wall -Wextra -Werror -fsanitize=address,undefined %s -o %s.out -lm && "
-             "%s.out %s %s %s %s.loss", cc, path[1], path[1], path[1], path[3], path[2], path[4], path[4]);
-    CHECK_EQ_INT(system(command), 0);
-    for (int i = 0; i < C_STEPS; i++) CHECK(fl_graph_replay(t.graph[0]));
-    fl_data_file *f = fl_data_open_safetensors(path[4]);
-    for (int64_t i = 0; CHECK(f) && i < all.n; i++)
-        differ += !alike_in_file(all.item[i].tensor, f, all.item[i].name, &compared);
-    CHECK_EQ_INT(differ, 0);
-    CHECK(compared > 12);
-    float loss = 0;
-    snprintf(command, sizeof command, "%s.loss", path[4]);
-    FILE *l = fopen(command, "rb");
-    CHECK(l && fread(&loss, 4, 1, l) == 1);
-    if (l) fclose(l);
-    CHECK(fabs(loss - fl_item(t.loss)) <= 1e-5 * fabs(fl_item(t.loss)));
-    printf("  %s: loss %.7g, by C %.7g; %d tensors compared, by %s\n", m->name, fl_item(t.loss), (double)loss,
-           compared, cc);
-    fl_data_close(f);
+    const fl_export_opts o = {.state = &all, .inputs = in, .n_inputs = n, .outputs = &out, .n_outputs = 1};
+    w->steps = c ? 5 : 2;
+    snprintf(w->name, sizeof w->name, "%s", m->name);
+    CHECK(written_case(folder, w, t.graph[0], o, c));
+    CHECK(w->n > 12);
+    if (c)
+        CHECK(
+            written_run(folder, w, 1, clang ? "clang" WRITTEN_SANITIZED : "cc" WRITTEN_SANITIZED) &&
+            written_agrees(folder, w, 3e-5, floor_of_differences));
+    printf("  %s: loss %.7g, %d tensors come out of the step\n", m->name, fl_item(t.loss), w->n);
+    free(w);
     fl_nn_state_free(&all);
     training_free(&t);
     fl_scope_end(&s);
@@ -282,11 +187,11 @@ static void check_model(const model *m, bool plain, bool adam) {
     floor_of_differences = adam ? 1e-4 : 1e-6;
     check_opened(m, plain, adam, NULL);
     check_opened(m, plain, adam, "formulas softmax linear");
-    if (!test_has_compiler()) {
+    if (!getenv("STABLEHLO") && !test_has_compiler()) {
         printf("  skipped: C of %s (a C compiler called cc)\n", m->name);
         return;
     }
-    check_c(m, plain, adam, clang ? "clang" : "cc");
+    check_written(m, plain, adam, clang);
 }
 
 TEST(alexnet) { check_model(&model_alexnet, false, true); }
@@ -316,7 +221,8 @@ static bool operands_new(fl_tensor **x) {
     fl_tensor *nan = fl_full(s, NAN, FL_F32), *rare = fl_lt(fl_uniform(s, 0, 1, FL_F32, NULL), fl_num(0.1));
     x[F] = fl_where(rare, nan, f), x[G] = g;
     x[D] = fl_cast(fl_normal(s, 0, 1, FL_F32, NULL), FL_F64);
-    x[I] = fl_randint(s, -9, 10, NULL), x[J] = fl_add(fl_mul(fl_randint(s, -3, 4, NULL), fl_int(2)), fl_int(1));
+    x[I] = fl_randint(s, -9, 10, NULL),
+    x[J] = fl_add(fl_mul(fl_randint(s, -3, 4, NULL), fl_int(2)), fl_int(1));
     x[B] = fl_gt(f, g), x[C] = fl_gt(g, fl_num(0));
     x[U] = fl_cast(fl_randint(s, 0, 256, NULL), FL_U8);
     x[K] = fl_randint(FL_SHAPE(3, 2, 6), 0, 4, NULL);
@@ -328,6 +234,9 @@ static bool operands_new(fl_tensor **x) {
 #define EVERY_OTHER(t) fl_slice(t, 2, 1, 6, 2)
 #define TURNED(t) fl_flip(fl_slice(t, 1, 1, 4, 1), 2, (int[]){0, 2})
 #define WINDOWS(t) fl_as_strided(fl_slice(t, 0, 1, 2, 1), FL_SHAPE(5, 3), (int64_t[]){1, 1}, 24)
+#define TURNED_BACK(t) fl_flip(t, 2, (int[]){0, 2})
+#define WIDE_2(t) fl_expand(fl_slice(t, 1, 1, 2, 1), FL_SHAPE(3, 2, 6))
+#define WORDS(t) fl_cast(t, FL_U64)
 #define WIDE(t) fl_expand(fl_slice(t, 1, 2, 3, 1), FL_SHAPE(3, 4, 6))
 /* [2, 2, 3, 6] with two groups, stride 2 and 1, padding 1 and 0, dilation 1 and 2 -> [2, 4, 2, 4]. */
 #define IMAGES(t) fl_reshape(t, FL_SHAPE(2, 2, 3, 6))
@@ -338,42 +247,83 @@ static bool operands_new(fl_tensor **x) {
 #define OPS_ALONE(X) \
     X(neg, fl_neg(x[F])) X(abs, fl_abs(SWAPPED(x[F]))) X(exp, fl_exp(EVERY_OTHER(x[F]))) \
     X(log, fl_log(fl_abs(x[G]))) X(sqrt, fl_sqrt(fl_abs(TURNED(x[G])))) X(sin, fl_sin(WINDOWS(x[G]))) \
-    X(cos, fl_cos(x[D])) X(tanh, fl_tanh(x[F])) X(erf, fl_erf(WIDE(x[F]))) X(log1p, fl_log1p(fl_abs(x[G]))) \
-    X(expm1, fl_expm1(x[D])) X(floor, fl_floor(x[G])) X(rint, fl_rint(x[G])) X(bits, fl_bitwise_not(x[I])) \
-    X(not_b8, fl_bitwise_not(x[B])) X(abs_i64, fl_abs(x[I])) X(add, fl_add(SWAPPED(x[F]), SWAPPED(x[G]))) \
+    X(cos, fl_cos(x[D])) X(tanh, fl_tanh(x[F])) X(erf, fl_erf(WIDE(x[F]))) \
+    X(log1p, fl_log1p(fl_abs(x[G]))) X(expm1, fl_expm1(x[D])) X(floor, fl_floor(x[G])) \
+    X(rint, fl_rint(x[G])) X(bits, fl_bitwise_not(x[I])) X(not_b8, fl_bitwise_not(x[B])) \
+    X(abs_i64, fl_abs(x[I])) X(add, fl_add(SWAPPED(x[F]), SWAPPED(x[G]))) \
     X(sub, fl_sub(x[F], fl_num(1.5))) X(mul, fl_mul(x[I], x[J])) X(div, fl_div(x[F], x[G])) \
-    X(div_i64, fl_floor_divide(x[I], x[J])) X(mod, fl_remainder(x[F], x[G])) X(mod_i64, fl_remainder(x[I], x[J])) \
-    X(pow, fl_pow(fl_abs(x[G]), x[G])) X(maximum, fl_maximum(x[F], x[G])) X(minimum, fl_minimum(x[I], x[J])) \
-    X(eq, fl_eq(x[I], x[J])) X(lt, fl_lt(x[F], x[G])) X(le, fl_le(x[D], fl_num(0.25))) \
-    X(and_b8, fl_bitwise_and(x[B], x[C])) X(xor_i64, fl_bitwise_xor(x[I], x[J])) \
-    X(shift, fl_shift_right(x[I], fl_int(1))) X(atan2, fl_atan2(x[F], x[G])) \
-    X(copy, fl_contiguous(TURNED(x[F]))) X(to_i64, fl_cast(x[G], FL_I64)) X(to_b8, fl_cast(x[I], FL_B8)) \
-    X(to_f32, fl_cast(x[B], FL_F32)) X(to_u8, fl_cast(fl_abs(x[I]), FL_U8)) X(u8, fl_add(x[U], fl_int(200))) \
-    X(f64, fl_cast(x[F], FL_F64)) X(fill, fl_mul(fl_full(FL_SHAPE(2, 3), -INFINITY, FL_F32), fl_num(-1))) \
+    X(div_i64, fl_floor_divide(x[I], x[J])) X(mod, fl_remainder(x[F], x[G])) \
+    X(mod_i64, fl_remainder(x[I], x[J])) X(pow, fl_pow(fl_abs(x[G]), x[G])) \
+    X(maximum, fl_maximum(x[F], x[G])) X(minimum, fl_minimum(x[I], x[J])) X(eq, fl_eq(x[I], x[J])) \
+    X(lt, fl_lt(x[F], x[G])) X(le, fl_le(x[D], fl_num(0.25))) X(and_b8, fl_bitwise_and(x[B], x[C])) \
+    X(xor_i64, fl_bitwise_xor(x[I], x[J])) X(shift, fl_shift_right(x[I], fl_int(1))) \
+    X(atan2, fl_atan2(x[F], x[G])) X(copy, fl_contiguous(TURNED(x[F]))) X(to_i64, fl_cast(x[G], FL_I64)) \
+    X(to_b8, fl_cast(x[I], FL_B8)) X(to_f32, fl_cast(x[B], FL_F32)) X(to_u8, fl_cast(fl_abs(x[I]), FL_U8)) \
+    X(u8, fl_add(x[U], fl_int(200))) X(f64, fl_cast(x[F], FL_F64)) \
+    X(fill, fl_mul(fl_full(FL_SHAPE(2, 3), -INFINITY, FL_F32), fl_num(-1))) \
     X(minus_0, fl_add(fl_full(FL_SHAPE(2), -0.0, FL_F32), fl_num(-0.0))) \
     X(iota, fl_arange(3, 10, 0.5, FL_F32)) X(iota_i64, fl_arange(9, 0, -2, FL_I64)) \
     X(where, fl_where(x[B], SWAPPED(fl_contiguous(SWAPPED(x[F]))), fl_num(-1))) \
-    X(sum, fl_sum(x[G], FL_AXES(1))) X(sum_all, fl_sum(EVERY_OTHER(x[G]), FL_ALL_AXES)) X(sum_i64, fl_sum(x[I], FL_AXES(0))) \
-    X(sum_b8, fl_sum(x[B], FL_AXES(2))) X(amax, fl_amax(x[F], FL_AXES(2))) X(amin, fl_amin(SWAPPED(x[I]), FL_AXES(0))) \
+    X(sum, fl_sum(x[G], FL_AXES(1))) X(sum_all, fl_sum(EVERY_OTHER(x[G]), FL_ALL_AXES)) \
+    X(sum_i64, fl_sum(x[I], FL_AXES(0))) X(sum_b8, fl_sum(x[B], FL_AXES(2))) \
+    X(amax, fl_amax(x[F], FL_AXES(2))) X(amin, fl_amin(SWAPPED(x[I]), FL_AXES(0))) \
     X(argmax, fl_argmax(x[F], 2, true)) X(argmax_i64, fl_argmax(x[J], 1, false)) \
     X(argmin, fl_argmin(TURNED(x[F]), 0, false)) X(gather, fl_gather(x[F], 1, x[K])) \
     X(gather_view, fl_gather(SWAPPED(fl_contiguous(SWAPPED(x[G]))), 1, x[K])) \
     X(scatter_add, fl_scatter_add(x[G], 1, x[K], fl_slice(x[F], 1, 0, 2, 1))) \
-    X(matmul, fl_matmul(x[G], fl_transpose(x[G], 1, 2))) X(matmul_f64, fl_matmul(fl_transpose(x[D], 1, 2), x[D])) \
-    X(matmul_2d, fl_matmul(fl_reshape(x[G], FL_SHAPE(12, 6)), fl_slice(fl_reshape(x[G], FL_SHAPE(12, 6)), 0, 2, 8, 1))) \
-    X(conv, fl_conv2d_run(IMAGES(x[G]), KERNEL(x[S]), NULL, WINDOW)) \
+    X(cumsum, fl_cumsum(SWAPPED(x[G]), 1)) X(cumsum_i64, fl_cumsum(x[I], 2)) \
+    X(cumprod, fl_cumprod(TURNED(x[D]), 0)) X(prod, fl_prod(EVERY_OTHER(x[G]), FL_AXES(1))) \
+    X(prod_i64, fl_prod(SWAPPED(x[J]), FL_AXES(2))) \
+    X(scatter, fl_scatter(SWAPPED(fl_contiguous(SWAPPED(x[G]))), 1, x[K], WIDE_2(x[F]))) \
+    X(scatter_i32, fl_scatter(fl_cast(x[I], FL_I32), 1, x[K], fl_cast(fl_slice(x[J], 1, 1, 3, 1), \
+      FL_I32))) X(scatter_add_u8, fl_scatter_add(x[U], 1, x[K], fl_slice(x[U], 1, 0, 2, 1))) \
+    X(gather_b8, fl_gather(TURNED_BACK(x[B]), 1, x[K])) \
+    X(argmax_view, fl_argmax(EVERY_OTHER(x[F]), 1, false)) X(argmax_u8, fl_argmax(SWAPPED(x[U]), 2, true)) \
+    X(amax_u8, fl_amax(x[U], FL_AXES(1))) X(sort, fl_sort(SWAPPED(x[F]), 1, false, NULL)) \
+    X(argsort, fl_argsort(EVERY_OTHER(x[F]), 1, true)) X(sort_i64, fl_sort(TURNED(x[I]), 2, true, NULL)) \
+    X(topk, fl_topk(x[G], 3, 2, true, NULL)) X(pow_i64, fl_pow(TURNED(x[J]), TURNED(x[I]))) \
+    X(pow_number, fl_pow(x[I], fl_int(3))) X(mod_view, fl_remainder(SWAPPED(x[I]), SWAPPED(x[J]))) \
+    X(div_min, fl_floor_divide(fl_full(FL_SHAPE(2), INT64_MIN, FL_I64), fl_int(-1))) \
+    X(randint, fl_randint(FL_SHAPE(3, 5), -7, 1000, NULL)) \
+    X(randint_wide, fl_randint(FL_SHAPE(7), INT64_MIN, INT64_MAX, NULL)) \
+    X(uniform_f64, fl_uniform(FL_SHAPE(5), -1, 2, FL_F64, NULL)) \
+    X(normal_f64, fl_normal(FL_SHAPE(7), 1, 2, FL_F64, NULL)) \
+    X(saturate_u8, fl_cast(fl_mul(x[G], fl_num(200)), FL_U8)) \
+    X(saturate_i16, fl_cast(fl_mul(x[F], fl_num(3e4)), FL_I16)) \
+    X(saturate_i64, fl_cast(fl_mul(x[F], fl_num(1e19)), FL_I64)) \
+    X(saturate_u64, fl_cast(fl_mul(x[F], fl_num(1e19)), FL_U64)) \
+    X(wrap_i8, fl_cast(fl_mul(x[I], fl_int(100)), FL_I8)) X(u64_to_f32, fl_cast(WORDS(x[I]), FL_F32)) \
+    X(u64_to_f64, fl_cast(SWAPPED(WORDS(x[I])), FL_F64)) X(lt_u64, fl_lt(WORDS(x[I]), WORDS(x[J]))) \
+    X(max_u64, fl_maximum(WORDS(x[I]), WORDS(x[J]))) X(sum_u64, fl_sum(WORDS(x[I]), FL_AXES(1))) \
+    X(where_u64, fl_where(x[B], WORDS(x[I]), WORDS(x[J]))) \
+    X(where_b8, fl_where(SWAPPED(x[B]), SWAPPED(x[C]), SWAPPED(x[B]))) \
+    X(where_big, fl_where(x[B], fl_full(FL_SHAPE(3, 4, 6), (double)(INT64_C(1) << 60), FL_I64), \
+      fl_int((INT64_C(1) << 60) + 1))) X(big_number, fl_add(x[I], fl_int(INT64_MAX))) \
+    X(any, fl_amax(EVERY_OTHER(x[B]), FL_AXES(2))) X(all, fl_amin(x[B], FL_AXES(0))) \
+    X(max_b8, fl_maximum(x[B], TURNED_BACK(x[C]))) X(lt_b8, fl_lt(x[B], x[C])) \
+    X(eq_u8, fl_eq(x[U], fl_int(7))) X(nan, fl_maximum(x[G], fl_num((double)NAN))) \
+    X(huge, fl_mul(x[D], fl_num(1e300))) X(tiny, fl_add(x[G], fl_num(1e-42))) \
+    X(minus_0_i, fl_div(fl_num(1), fl_mul(fl_abs(x[G]), fl_num(-0.0)))) \
+    X(sum_empty, fl_sum(fl_slice(x[F], 0, 0, 0, 1), FL_AXES(0))) \
+    X(prod_empty, fl_prod(fl_slice(x[F], 2, 3, 3, 1), FL_ALL_AXES)) \
+    X(matmul_empty, fl_matmul(fl_slice(x[G], 2, 0, 0, 1), fl_transpose(fl_slice(x[G], 2, 0, 0, 1), 1, 2))) \
+    X(matmul, fl_matmul(x[G], fl_transpose(x[G], 1, 2))) \
+    X(matmul_f64, fl_matmul(fl_transpose(x[D], 1, 2), x[D])) \
+    X(matmul_2d, fl_matmul(fl_reshape(x[G], FL_SHAPE(12, 6)), fl_slice(fl_reshape(x[G], FL_SHAPE(12, \
+      6)), 0, 2, 8, 1))) X(conv, fl_conv2d_run(IMAGES(x[G]), KERNEL(x[S]), NULL, WINDOW)) \
     X(conv_grad_input, fl_conv2d_grad_input(IMAGES_OUT(x[F]), KERNEL(x[S]), FL_SHAPE(2, 2, 3, 6), WINDOW)) \
-    X(conv_grad_weight, fl_conv2d_grad_weight(IMAGES(x[G]), IMAGES_OUT(x[S]), FL_SHAPE(4, 1, 2, 2), WINDOW)) \
-    X(uniform, fl_uniform(FL_SHAPE(3, 5), -1, 2, FL_F32, NULL)) X(normal, fl_normal(FL_SHAPE(7), 1, 2, FL_F32, NULL)) \
-    X(dropout, fl_dropout(x[G], 0.4, NULL)) X(empty, fl_add(fl_slice(x[F], 0, 0, 0, 1), fl_num(1))) \
-    X(scalar, fl_mul(fl_reshape(fl_slice(fl_reshape(x[G], FL_SHAPE(72)), 0, 5, 6, 1), FL_SCALAR_SHAPE), fl_num(2))) \
-    X(in_place, (fl_assign(x[S], fl_mul(x[S], fl_num(0.5))), NULL)) \
+    X(conv_grad_weight, fl_conv2d_grad_weight(IMAGES(x[G]), IMAGES_OUT(x[S]), FL_SHAPE(4, 1, 2, 2), \
+      WINDOW)) X(uniform, fl_uniform(FL_SHAPE(3, 5), -1, 2, FL_F32, NULL)) \
+    X(normal, fl_normal(FL_SHAPE(7), 1, 2, FL_F32, NULL)) X(dropout, fl_dropout(x[G], 0.4, NULL)) \
+    X(empty, fl_add(fl_slice(x[F], 0, 0, 0, 1), fl_num(1))) \
+    X(scalar, fl_mul(fl_reshape(fl_slice(fl_reshape(x[G], FL_SHAPE(72)), 0, 5, 6, 1), FL_SCALAR_SHAPE), \
+      fl_num(2))) X(in_place, (fl_assign(x[S], fl_mul(x[S], fl_num(0.5))), NULL)) \
     X(in_place_part, (fl_assign(fl_slice(x[S], 1, 1, 3, 1), fl_slice(x[G], 1, 0, 2, 1)), NULL)) \
     X(in_place_steps, (fl_assign(EVERY_OTHER(x[S]), fl_neg(EVERY_OTHER(x[G]))), NULL)) \
     X(in_place_turned, (fl_assign(TURNED(x[S]), fl_add(TURNED(x[S]), fl_num(1))), NULL)) \
     X(in_place_swapped, (fl_assign(SWAPPED(x[S]), fl_exp(SWAPPED(x[G]))), NULL)) \
-    X(in_place_diagonal, (fl_assign(fl_as_strided(x[S], FL_SHAPE(4), (int64_t[]){7}, 2), fl_num(3)), NULL)) \
-    X(in_place_number, (fl_assign(x[S], fl_num(-2)), NULL))
+    X(in_place_diagonal, (fl_assign(fl_as_strided(x[S], FL_SHAPE(4), (int64_t[]){7}, 2), fl_num(3)), \
+      NULL)) X(in_place_number, (fl_assign(x[S], fl_num(-2)), NULL))
 
 #define OP_ALONE(name, result) \
     static fl_tensor *alone_##name(fl_tensor **x) { (void)x; return result; }
@@ -388,37 +338,55 @@ static const struct {
 #undef OP_ALONE
 };
 
-TEST(ops_alone_as_stablehlo) {
-    if (!getenv("STABLEHLO")) SKIP("JAX: tests/python/test_stablehlo.py runs this");
-    for (size_t n = 0; n < sizeof ops_alone / sizeof *ops_alone; n++) {
-        fl_tensor *x[OPERANDS], *y = NULL;
-        fl_data_named_tensor in[OPERANDS], out = {"y", NULL};
-        fl_nn_state state = {0};
-        int n_in = 0;
-        fl_scope s = fl_scope_begin();
-        fl_seed(n);
-        REQUIRE(operands_new(x));
-        fl_graph *g = fl_graph_new();
-        for (int i = 0; i < 3 && !fl_graph_ready(g); i++) {
-            fl_scope step = fl_scope_begin();
-            fl_drop(y);
-            CHECK(fl_graph_begin(g));
-            y = fl_keep(ops_alone[n].result(x));
-            fl_scope_end(&step);
-            CHECK(fl_graph_end(g));
-        }
-        if (!CHECK_NO_ERROR()) printf("  %s\n", ops_alone[n].name);
-        for (int k = 0; k < S; k++)
-            if (is_read(g, x[k])) in[n_in++] = (fl_data_named_tensor){operand_names[k], x[k]};
-        out.tensor = y;
-        CHECK(fl_nn_state_add(&state, "", "s", x[S]));
-        write_case(ops_alone[n].name, g, (fl_export_opts){.state = &state, .inputs = in, .n_inputs = n_in,
-                                                          .outputs = &out, .n_outputs = y != NULL});
-        fl_nn_state_free(&state);
-        fl_graph_free(g);
-        fl_drop(y);
-        fl_scope_end(&s);
+enum { N_OPS = sizeof ops_alone / sizeof *ops_alone };
+
+/* A step of the n ops from `first` on. */
+static void write_ops(int first, int n, const char *folder, written *w, bool c) {
+    fl_tensor *x[OPERANDS], *y[N_OPS] = {NULL};
+    fl_data_named_tensor in[OPERANDS], out[N_OPS];
+    fl_nn_state state = {0};
+    int n_in = 0, n_out = 0;
+    fl_scope s = fl_scope_begin();
+    fl_seed((uint64_t)first);
+    REQUIRE(operands_new(x));
+    fl_graph *g = fl_graph_new();
+    for (int i = 0; i < 3 && !fl_graph_ready(g); i++) {
+        fl_scope step = fl_scope_begin();
+        for (int k = 0; k < n; k++) fl_drop(y[k]);
+        CHECK(fl_graph_begin(g));
+        for (int k = 0; k < n; k++) y[k] = fl_keep(ops_alone[first + k].result(x));
+        fl_scope_end(&step);
+        CHECK(fl_graph_end(g));
     }
+    for (int k = 0; k < S; k++)
+        if (is_read(g, x[k])) in[n_in++] = (fl_data_named_tensor){operand_names[k], x[k]};
+    for (int k = 0; k < n; k++)
+        if (y[k]) out[n_out++] = (fl_data_named_tensor){ops_alone[first + k].name, y[k]};
+    CHECK(fl_nn_state_add(&state, "", "s", x[S]));
+    snprintf(w->name, sizeof w->name, "op_%s", n > 1 ? "all" : ops_alone[first].name);
+    w->steps = 2;
+    const fl_export_opts o = {
+        .state = &state, .inputs = in, .n_inputs = n_in, .outputs = out, .n_outputs = n_out};
+    CHECK(written_case(folder, w, g, o, c));
+    if (!CHECK_NO_ERROR()) printf("  %s\n", w->name);
+    fl_nn_state_free(&state);
+    fl_graph_free(g);
+    for (int k = 0; k < n; k++) fl_drop(y[k]);
+    fl_scope_end(&s);
+}
+
+/* As StableHLO each is a module, as C all are one step. */
+TEST(ops_alone) {
+    const bool c = !getenv("STABLEHLO");
+    if (c && !test_has_compiler()) SKIP("a C compiler called cc");
+    const char *folder = folder_of(c);
+    written *w = calloc(1, sizeof *w);
+    REQUIRE(w);
+    test_errors_return();
+    if (c) write_ops(0, N_OPS, folder, w, true);
+    for (int n = 0; !c && n < N_OPS; n++) write_ops(n, 1, folder, w, false);
+    if (c) CHECK(written_run(folder, w, 1, "cc" WRITTEN_SANITIZED) && written_agrees(folder, w, 1e-5, 0));
+    free(w);
     CHECK_NOTHING_LIVES();
 }
 
@@ -478,28 +446,64 @@ static bool open_small(void) {
     return ok;
 }
 
+static bool save_small_c(void) { return fl_graph_save_c(small_graph, test_file("full.c")); }
+static bool save_small_stablehlo(void) {
+    return fl_graph_save_stablehlo(small_graph, test_file("full.mlir"));
+}
+
+/* No file may grow beyond 2 KiB: an error, and nothing is left behind. */
+static void fill_disk(bool (*save)(void), const char *file) {
+    struct rlimit before, full;
+    REQUIRE(!getrlimit(RLIMIT_FSIZE, &before));
+    full = before, full.rlim_cur = 2048;
+    remove(test_file(file));
+    fflush(stdout);
+    signal(SIGXFSZ, SIG_IGN);
+    REQUIRE(!setrlimit(RLIMIT_FSIZE, &full));
+    const bool ok = save();
+    REQUIRE(!setrlimit(RLIMIT_FSIZE, &before));
+    CHECK(!ok);
+    CHECK_STR(fl_error(), "cannot write");
+    fl_error_clear();
+    char command[300];
+    snprintf(command, sizeof command, "! ls %s* 2> /dev/null", test_file(file));
+    CHECK_EQ_INT(system(command), 0);
+    CHECK(save());
+}
+
 /* The state within the text: two steps by C, from the generator as it is now, and two replays. */
 static void run_embedded(void) {
-    char command[1500], path[3][300];
+    char command[2000], path[3][300];
     float got[8];
-    const char *const files[] = {"small.c", "small_main.c", "small.out"};
+    const char *const files[] = {"small.c", "small_main.c", "small.out"}, name[] = "y \"\n\\*/";
+    const fl_data_named_tensor in = {"x \"1\"\n*/ \\", small_x};
     for (int i = 0; i < 3; i++) snprintf(path[i], sizeof path[i], "%s", test_file(files[i]));
     fl_nn_state state = {0};
-    CHECK(fl_nn_state_add(&state, "", "y", small_y));
-    REQUIRE(fl_graph_save_c(small_graph, path[0], .state = &state, .embed = true));
+    CHECK(fl_nn_state_add(&state, "", name, small_y));
+    REQUIRE(fl_graph_save_c(small_graph, path[0], .state = &state, .inputs = &in, .n_inputs = 1,
+                            .embed = true));
     FILE *f = fopen(path[1], "w");
-    fprintf(f, "#include \"small.c\"\nint main(void) {\n    float x[12];\n    small_state *s = small_open(NULL);\n"
-               "    for (int i = 0; i < 12; i++) x[i] = 1;\n    const small_inputs in = {.input0 = x};\n"
-               "    float o[4][8]; /* what the test's scope holds still when the step ends */\n"
-               "    const small_outputs out = {o[0], o[1], o[2], o[3]};\n"
-               "    if (!s || small_run(s, &in, &out) || small_run(s, &in, &out))\n"
-               "        return 1;\n"
-               "    fwrite(s->y, 4, 8, stdout);\n    small_close(s);\n    return 0;\n}\n");
+    fprintf(f,
+            "#include \"small.c\"\nint main(int n, char **argv) {\n    float x[12];\n    "
+            "small_state *s = small_open(NULL);\n"
+            "    for (int i = 0; i < 12; i++) x[i] = 1;\n    const small_inputs in = {.x_1_ = x};\n"
+            "    float o[4][8]; /* what the test's scope holds still when the step ends */\n"
+            "    const small_outputs out = {o[0], o[1], o[2], o[3]};\n"
+            "    if (!s || small_run(s, &in, &out) || small_run(s, &in, &out))\n"
+            "        return 1;\n"
+            "    if (n != 2 || small_save(s, argv[1])) return 2;\n    small_close(s);\n"
+            "    if (!(s = small_open(argv[1]))) return 3;\n    fwrite(s->y_, 4, 8, stdout);\n"
+            "    small_close(s);\n    return 0;\n}\n");
     fclose(f);
-    snprintf(command, sizeof command, "cc -std=c11 -Wall -Wextra -Werror %s -o %s -lm && %s > %s.y", path[1],
+    snprintf(command, sizeof command,
+             "cc -std=c11 -Wall -Wextra -Werror %s -o %s -lm && %s %s.st > %s.y", path[1], path[2],
              path[2], path[2], path[2]);
     CHECK_EQ_INT(system(command), 0);
     CHECK(fl_graph_replay(small_graph) && fl_graph_replay(small_graph));
+    snprintf(command, sizeof command, "%s.st", path[2]);
+    fl_data_file *saved = fl_data_open_safetensors(command);
+    CHECK(saved && fl_data_find(saved, name) >= 0);
+    fl_data_close(saved);
     snprintf(command, sizeof command, "%s.y", path[2]);
     f = fopen(command, "rb");
     CHECK(f && fread(got, 4, 8, f) == 8);
@@ -548,6 +552,12 @@ TEST(a_small_step) {
     fl_heap_use(heap_fn, NULL);
     CHECK(sweep_heap(open_small, false) > 10);
     CHECK(sweep_heap(open_small, true) > 10);
+    for (int for_ever = 0; for_ever < 2; for_ever++) {
+        CHECK(sweep_heap(save_small_c, for_ever) > 10);
+        CHECK(sweep_heap(save_small_stablehlo, for_ever) > 10);
+    }
+    fill_disk(save_small_c, "full.c");
+    fill_disk(save_small_stablehlo, "full.mlir");
     fl_graph_free(small_graph);
     fl_scope_end(&s);
     CHECK_NOTHING_LIVES();

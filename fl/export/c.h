@@ -8,8 +8,8 @@ extern "C" {
 #endif
 
 /* fl_graph_save_c(g, path, .state = &s, .outputs = ..., ...); options: fl_export_opts. Writes the step of g,
-   which is ready (fl_graph_ready), as one file of C11 that needs libc and libm alone, and what it keeps (state
-   and constants) as a safetensors file beside it, with that ending instead of .c. For the path step.c:
+   which is ready (fl_graph_ready), as one file of C11 that needs libc and libm alone, and what it keeps
+   (state and constants) as a safetensors file beside it, with that ending instead of .c. For the path step.c:
 
      step_state *step_open(const char *path)   from that file; NULL: it is missing or of another step, or there
                                                is no memory; path NULL, with .embed: as it was
@@ -51,8 +51,10 @@ FL_API bool fl_graph_save_c_opt(const fl_graph *g, const char *path, fl_export_o
 /* Functions of the text, in its order; a call asks for those that it uses. */
 enum {
     FL__C_PRODUCT = 1,
-    FL__C_CONV = 2,
-    FL__C_RANDOM = 4
+    FL__C_PRODUCT_F64 = 2,
+    FL__C_CONV = 4,
+    FL__C_RANDOM = 8,
+    FL__C_SORT = 16
 };
 
 typedef struct fl__c {
@@ -65,7 +67,6 @@ typedef struct fl__c {
     char name[64];    /* of the step */
     bool embed;
     unsigned uses;    /* functions, as bits */
-    bool doubles;     /* products of f64 */
     fl__text text;    /* of a formula */
     fl_strbuf *t;     /* NULL: a first pass, which finds what has no C, and what is used */
     bool failed;
@@ -102,13 +103,17 @@ static bool fl__c_refuse(fl__c *c, const fl_graph_call *call, const char *what) 
     return false;
 }
 
+static void fl__c_put_int(fl__c *c, int64_t x) {
+    FL__C_PUT(c, x == INT64_MIN ? "INT64_MIN" : "INT64_C(%lld)", (long long)x);
+}
+
 static void fl__c_put_number(fl__c *c, double x, fl_dtype d) {
     if (d == FL_B8) FL__C_PUT(c, "%d", x != 0);
-    else if (d == FL_I64) FL__C_PUT(c, x < -9.2e18 ? "INT64_MIN" : "INT64_C(%.0f)", x);
+    else if (d == FL_I64) fl__c_put_int(c, x >= 0x1p63 ? INT64_MAX : x < -0x1p63 ? INT64_MIN : (int64_t)x);
     else if (isnan(x)) FL__C_PUT(c, "(%s)NAN", fl__c_type(d));
     else if (isinf(x)) FL__C_PUT(c, "%s(%s)INFINITY", x < 0 ? "-" : "", fl__c_type(d));
     else if (d == FL_F32 && fabs(x) > 3.4028234e38) FL__C_PUT(c, "%s(float)INFINITY", x < 0 ? "-" : "");
-    else FL__C_PUT(c, d == FL_F32 ? "(float)%.17g" : "%.17g", x);
+    else FL__C_PUT(c, d == FL_F32 ? "(float)%.17g%s" : "%.17g%s", x, x == 0 ? ".0" : ""); /* -0 is 0 */
 }
 
 /* ---- operands ---- */
@@ -201,7 +206,7 @@ static void fl__c_put_at(fl__c *c, const fl__c_nest *x, int k, char index) {
 static void fl__c_store(fl__c *c, const char *value, fl_dtype d, fl_dtype to) {
     if (to == FL_B8) FL__C_PUT(c, "(uint8_t)(%s != 0)", value);
     else if (fl_dtype_is_float(d) && !fl_dtype_is_float(to))
-        FL__C_PUT(c, "(%s)flm_f64_to_i64(%s)", fl__c_type(to), value);
+        FL__C_PUT(c, "flm_%s_to_%s(%s)", fl_dtype_name(d), fl_dtype_name(to), value);
     else if (d == to) FL__C_PUT(c, "%s", value);
     else FL__C_PUT(c, "(%s)%s", fl__c_type(to), value);
 }
@@ -257,6 +262,7 @@ static bool fl__c_formula(fl__c *c, const fl_graph_call *call, const fl_formula 
         if (!condition && d == FL_DTYPE_NONE) d = fl__c_wide(x->dtype);
     }
     if (d == FL_DTYPE_NONE) d = fl__c_wide(like->dtype);
+    if (r->op == FL_OP_copy && r->in[0]->dtype == FL_U64 && fl_dtype_is_float(like->dtype)) d = FL_U64;
     const fl__c_nest x = fl__c_nest_of(r->n_out + r->n_in, t, like, ~0u);
     fl__c_for(c, &x, 'i');
     for (int k = 0; k < r->n_in; k++) {
@@ -264,9 +270,10 @@ static bool fl__c_formula(fl__c *c, const fl_graph_call *call, const fl_formula 
         if (!(f->reads >> k & 1)) continue;
         FL__C_PUT(c, "        const %s a%d = ", fl__c_type(o->dtype == FL_B8 && !o->weak ? FL_B8 : d), k);
         if (o->weak) {
-            fl__c_put_number(c, d == FL_I64 ? (double)o->i64 : o->f64, d);
+            if (d == FL_I64) fl__c_put_int(c, o->i64);
+            else fl__c_put_number(c, o->f64, d);
         } else {
-            if (fl__c_wide(o->dtype) != o->dtype) FL__C_PUT(c, "(int64_t)");
+            if (d == FL_I64 && o->dtype != FL_B8 && o->dtype != FL_I64) FL__C_PUT(c, "(int64_t)");
             FL__C_PUT(c, "x%d[", k);
             fl__c_put_at(c, &x, r->n_out + k, 'i');
             FL__C_PUT(c, "]");
@@ -480,20 +487,59 @@ static bool fl__c_scan(fl__c *c, const fl_graph_call *call) {
     return true;
 }
 
+/* Lines along the axis are sorted as pairs of a key, an unsigned integer in the order of x, and a place; the
+   results have the first ones. */
+static bool fl__c_sort(fl__c *c, const fl_graph_call *call) {
+    const fl_call *r = &call->call;
+    const fl_sort_args *a = r->args;
+    const fl_tensor *y = r->out[0], *x = r->in[0], *t[3] = {y, r->out[1], x};
+    const long long n = (long long)x->shape[a->axis], kept_n = (long long)(y ? y : t[1])->shape[a->axis];
+    if ((y && !fl__c_operand(c, call, 0, "y")) || (t[1] && !fl__c_operand(c, call, 1, "index")) ||
+        !fl__c_operand(c, call, 4, "x"))
+        return false;
+    const fl__c_nest kept = fl__c_nest_of(3, t, x, ~(1u << a->axis));
+    c->uses |= FL__C_SORT;
+    if (32 * n > c->columns) c->columns = 32 * n;
+    fl__c_for(c, &kept, 'i');
+    FL__C_PUT(c, "        pair *p = (pair *)(void *)(s->work + %lld);\n"
+              "        for (int64_t j = 0; j < %lld; j++) {\n            p[j].key = %skey_%s(x[",
+              (long long)c->work, n, a->descending ? "~" : "", fl_dtype_is_float(x->dtype) ? "float" : "int");
+    fl__c_put_at(c, &kept, 2, 'i');
+    FL__C_PUT(c, " + j * %lld]);\n            p[j].at = j;\n        }\n        sort(p, p + %lld, %lld);\n"
+              "        for (int64_t j = 0; j < %lld; j++) {\n", (long long)x->stride[a->axis], n, n, kept_n);
+    for (int k = 0; k < 2; k++) {
+        if (!t[k]) continue;
+        FL__C_PUT(c, "            %s[", k ? "index" : "y");
+        fl__c_put_at(c, &kept, k, 'i');
+        FL__C_PUT(c, " + j * %lld] = ", (long long)t[k]->stride[a->axis]);
+        if (k) FL__C_PUT(c, "p[j].at;\n");
+        else {
+            FL__C_PUT(c, "x[");
+            fl__c_put_at(c, &kept, 2, 'i');
+            FL__C_PUT(c, " + p[j].at * %lld];\n", (long long)x->stride[a->axis]);
+        }
+    }
+    FL__C_PUT(c, "        }\n    }\n");
+    return true;
+}
+
 /* ---- creation ---- */
 
 static bool fl__c_fill(fl__c *c, const fl_graph_call *call) {
     const fl_call *r = &call->call;
     const fl_tensor *y = r->out[0];
-    const fl_fill_args *a = r->args;
+    const fl_number number = fl__export_filled(call);
     if (!fl__c_operand(c, call, 0, "y")) return false;
     const fl__c_nest x = fl__c_nest_of(1, &y, y, ~0u);
     fl__c_for(c, &x, 'i');
     FL__C_PUT(c, "        y[");
     fl__c_put_at(c, &x, 0, 'i');
     FL__C_PUT(c, "] = ");
-    if (fl_dtype_is_float(y->dtype) || y->dtype == FL_B8) fl__c_put_number(c, a->f64, y->dtype);
-    else FL__C_PUT(c, "(%s)%lld", fl__c_type(y->dtype), (long long)a->i64);
+    if (number.real) fl__c_put_number(c, number.f, y->dtype);
+    else {
+        FL__C_PUT(c, "(%s)", fl__c_type(y->dtype));
+        fl__c_put_int(c, number.i);
+    }
     FL__C_PUT(c, ";\n    }\n");
     return true;
 }
@@ -516,8 +562,8 @@ static bool fl__c_iota(fl__c *c, const fl_graph_call *call) {
     fl__c_count(c, y, &x);
     if (fl_dtype_is_float(y->dtype))
         FL__C_PUT(c, "] = (%s)(%.17g + (double)n * %.17g);\n", fl__c_type(y->dtype), a->f_start, a->f_step);
-    else FL__C_PUT(c, "] = (%s)(INT64_C(%lld) + n * INT64_C(%lld));\n", fl__c_type(y->dtype),
-                   (long long)a->i_start, (long long)a->i_step);
+    else FL__C_PUT(c, "] = (%s)(UINT64_C(%llu) + (uint64_t)n * UINT64_C(%llu));\n", fl__c_type(y->dtype),
+                   (unsigned long long)a->i_start, (unsigned long long)a->i_step);
     FL__C_PUT(c, "        n++;\n    }\n");
     return true;
 }
@@ -538,8 +584,9 @@ static bool fl__c_random(fl__c *c, const fl_graph_call *call) {
                    (unsigned long long)(a->rng.counter - c->e->begin.counter));
     fl__c_count(c, y, &x);
     if (a->dist == FL_INTEGER)
-        FL__C_PUT(c, "] = (%s)(INT64_C(%lld) + random_int(key, from, n, UINT64_C(%llu)));\n",
-                  fl__c_type(y->dtype), (long long)a->ia, (unsigned long long)(a->ib - a->ia));
+        FL__C_PUT(c, "] = (%s)(UINT64_C(%llu) + random_int(key, from, n, UINT64_C(%llu)));\n",
+                  fl__c_type(y->dtype), (unsigned long long)a->ia,
+                  (unsigned long long)a->ib - (unsigned long long)a->ia);
     else
         FL__C_PUT(c, "] = (%s)(%.17g + (%.17g) * random_%s%s(key, from, n));\n", fl__c_type(y->dtype), a->a,
                   a->dist == FL_NORMAL ? a->b : a->b - a->a, a->dist == FL_NORMAL ? "normal" : "uniform",
@@ -554,8 +601,7 @@ static bool fl__c_product_type(fl__c *c, const fl_graph_call *call) {
     const fl_dtype d = call->call.out[0]->dtype;
     if (d != FL_F32 && d != FL_F64)
         return fl__c_refuse(c, call, "products of this dtype are not written as C");
-    c->uses |= FL__C_PRODUCT;
-    c->doubles |= d == FL_F64;
+    c->uses |= d == FL_F64 ? FL__C_PRODUCT_F64 : FL__C_PRODUCT;
     return true;
 }
 
@@ -610,14 +656,17 @@ static bool fl__c_conv(fl__c *c, const fl_graph_call *call) {
     if (columns > c->columns) c->columns = columns;
     c->uses |= FL__C_CONV;
     fl__c_put_strides(c, "xs", x), fl__c_put_strides(c, "ws", w), fl__c_put_strides(c, "ys", &y);
-    FL__C_PUT(
-        c,
-        "    const convolution p = {%lld, %lld, {%lld, %lld}, %lld, {%lld, %lld}, {%lld, %lld}, {%lld, %lld},\n"
-        "                           {%lld, %lld}, {%lld, %lld}, xs, ws, ys, (float *)(void *)(s->work + %lld)};\n",
-        (long long)a->groups, (long long)x->shape[1], (long long)x->shape[2], (long long)x->shape[3],
-        (long long)w->shape[0], (long long)w->shape[2], (long long)w->shape[3], (long long)y.shape[2],
-        (long long)y.shape[3], (long long)a->stride[0], (long long)a->stride[1], (long long)a->pad_lo[0],
-        (long long)a->pad_lo[1], (long long)a->dilation[0], (long long)a->dilation[1], (long long)c->work);
+    FL__C_PUT(c,
+              "    const convolution p = {%lld, %lld, {%lld, %lld}, %lld, {%lld, %lld}, {%lld, "
+              "%lld}, {%lld, %lld},\n"
+              "                           {%lld, %lld}, {%lld, %lld}, xs, ws, ys, (float *)(void "
+              "*)(s->work + %lld)};\n",
+              (long long)a->groups, (long long)x->shape[1], (long long)x->shape[2],
+              (long long)x->shape[3], (long long)w->shape[0], (long long)w->shape[2],
+              (long long)w->shape[3], (long long)y.shape[2], (long long)y.shape[3],
+              (long long)a->stride[0], (long long)a->stride[1], (long long)a->pad_lo[0],
+              (long long)a->pad_lo[1], (long long)a->dilation[0], (long long)a->dilation[1],
+              (long long)c->work);
     if (image) {
         const fl__c_nest all = fl__c_nest_of(1, &x, x, ~0u);
         fl__c_for(c, &all, 'i');
@@ -654,6 +703,7 @@ static bool fl__c_call(fl__c *c, const fl_graph_call *call) {
     case FL_OP_gather: return fl__c_gather(c, call);
     case FL_OP_scatter:
     case FL_OP_scatter_add: return fl__c_scatter(c, call);
+    case FL_OP_sort: return fl__c_sort(c, call);
     case FL_OP_fill: return fl__c_fill(c, call);
     case FL_OP_iota: return fl__c_iota(c, call);
     case FL_OP_random: return fl__c_random(c, call);
@@ -724,7 +774,8 @@ static bool fl__c_calls(fl__c *c) {
 
 static const char fl__c_product_text[] =
     "\n/* y (+)= a b, m x k by k x n, each with its two strides. */\n"
-    "static void product$(int64_t m, int64_t n, int64_t k, const @ *a, int64_t am, int64_t ak, const @ *b,\n"
+    "static void product$(int64_t m, int64_t n, int64_t k, const @ *a, int64_t am, int64_t ak, "
+    "const @ *b,\n"
     "                     int64_t bk, int64_t bn, @ *y, int64_t ym, int64_t yn, int add) {\n"
     "    enum { ROWS = 6, COLUMNS = 32, DEPTH = 256 };\n"
     "    if (yn != 1 && ym == 1) {\n"
@@ -733,11 +784,13 @@ static const char fl__c_product_text[] =
     "    }\n"
     "#ifdef #_BLAS\n"
     "    if (yn == 1 && ym >= n && (am == 1 || ak == 1) && (bk == 1 || bn == 1) && m && n && k) {\n"
-    "        const int64_t lda = ak == 1 ? (m > 1 ? am : k) : ak, ldb = bn == 1 ? (k > 1 ? bk : n) : bn;\n"
+    "        const int64_t lda = ak == 1 ? (m > 1 ? am : k) : ak, ldb = bn == 1 ? (k > 1 ? bk : n) "
+    ": bn;\n"
     "        cblas_%gemm(CblasRowMajor, ak == 1 ? CblasNoTrans : CblasTrans,\n"
     "                    bn == 1 ? CblasNoTrans : CblasTrans, (int)m, (int)n, (int)k, 1, a,\n"
     "                    (int)(ak == 1 ? (lda < k ? k : lda) : (lda < m ? m : lda)), b,\n"
-    "                    (int)(bn == 1 ? (ldb < n ? n : ldb) : (ldb < k ? k : ldb)), add ? 1 : 0, y, (int)ym);\n"
+    "                    (int)(bn == 1 ? (ldb < n ? n : ldb) : (ldb < k ? k : ldb)), add ? 1 : 0, "
+    "y, (int)ym);\n"
     "        return;\n"
     "    }\n"
     "#endif\n"
@@ -745,7 +798,8 @@ static const char fl__c_product_text[] =
     "        for (int64_t j = 0; j < n; j++) y[i * ym + j * yn] = 0;\n"
     "    for (int64_t j0 = 0; j0 < n; j0 += COLUMNS)\n"
     "        for (int64_t k0 = 0; k0 < k; k0 += DEPTH) {\n"
-    "            const int64_t depth = k - k0 < DEPTH ? k - k0 : DEPTH, columns = n - j0 < COLUMNS ? n - j0 : COLUMNS;\n"
+    "            const int64_t depth = k - k0 < DEPTH ? k - k0 : DEPTH, columns = n - j0 < COLUMNS "
+    "? n - j0 : COLUMNS;\n"
     "            @ panel[DEPTH][COLUMNS];\n"
     "            for (int64_t l = 0; l < depth; l++)\n"
     "                for (int64_t j = 0; j < COLUMNS; j++)\n"
@@ -753,21 +807,26 @@ static const char fl__c_product_text[] =
     "            for (int64_t i0 = 0; i0 < m; i0 += ROWS) {\n"
     "                @ sum[ROWS][COLUMNS] = {{0}};\n"
     "                const @ *row[ROWS];\n"
-    "                for (int64_t i = 0; i < ROWS; i++) row[i] = a + (i0 + i < m ? i0 + i : m - 1) * am + k0 * ak;\n"
+    "                for (int64_t i = 0; i < ROWS; i++) row[i] = a + (i0 + i < m ? i0 + i : m - 1) "
+    "* am + k0 * ak;\n"
     "                for (int64_t l = 0; l < depth; l++)\n"
     "                    for (int i = 0; i < ROWS; i++)\n"
-    "                        for (int j = 0; j < COLUMNS; j++) sum[i][j] += row[i][l * ak] * panel[l][j];\n"
+    "                        for (int j = 0; j < COLUMNS; j++) sum[i][j] += row[i][l * ak] * "
+    "panel[l][j];\n"
     "                for (int64_t i = 0; i < ROWS && i0 + i < m; i++)\n"
-    "                    for (int64_t j = 0; j < columns; j++) y[(i0 + i) * ym + (j0 + j) * yn] += sum[i][j];\n"
+    "                    for (int64_t j = 0; j < columns; j++) y[(i0 + i) * ym + (j0 + j) * yn] += "
+    "sum[i][j];\n"
     "            }\n"
     "        }\n"
     "}\n";
 
 static const char fl__c_conv_text[] =
-    "\n/* Convolutions as products: of one image and group, a column for each pixel of y and a row for each weight\n"
+    "\n/* Convolutions as products: of one image and group, a column for each pixel of y and a row "
+    "for each weight\n"
     "   of an output, in the weights' order in memory. */\n"
     "typedef struct convolution {\n"
-    "    int64_t groups, channels, size[2], outputs, kernel[2], out[2], stride[2], pad[2], dilation[2];\n"
+    "    int64_t groups, channels, size[2], outputs, kernel[2], out[2], stride[2], pad[2], "
+    "dilation[2];\n"
     "    const int64_t *xs, *ws, *ys;\n"
     "    float *columns;\n"
     "} convolution;\n"
@@ -777,20 +836,24 @@ static const char fl__c_conv_text[] =
     "    for (int64_t c = 0; c < p->channels / p->groups; c++)\n"
     "        for (int64_t i = 0; i < p->kernel[0]; i++)\n"
     "            for (int64_t j = 0; j < p->kernel[1]; j++) {\n"
-    "                float *row = p->columns + (c * p->ws[1] + i * p->ws[2] + j * p->ws[3]) * pixels;\n"
+    "                float *row = p->columns + (c * p->ws[1] + i * p->ws[2] + j * p->ws[3]) * "
+    "pixels;\n"
     "                for (int64_t u = 0; u < p->out[0]; u++)\n"
     "                    for (int64_t v = 0; v < p->out[1]; v++) {\n"
     "                        const int64_t h = u * p->stride[0] - p->pad[0] + i * p->dilation[0];\n"
     "                        const int64_t w = v * p->stride[1] - p->pad[1] + j * p->dilation[1];\n"
-    "                        const int inside = h >= 0 && h < p->size[0] && w >= 0 && w < p->size[1];\n"
-    "                        float *at = x + (inside ? c * p->xs[1] + h * p->xs[2] + w * p->xs[3] : 0);\n"
+    "                        const int inside = h >= 0 && h < p->size[0] && w >= 0 && w < "
+    "p->size[1];\n"
+    "                        float *at = x + (inside ? c * p->xs[1] + h * p->xs[2] + w * p->xs[3] "
+    ": 0);\n"
     "                        if (back && inside) *at += row[u * p->out[1] + v];\n"
     "                        if (!back) row[u * p->out[1] + v] = inside ? *at : 0;\n"
     "                    }\n"
     "            }\n"
     "}\n"
     "\nenum { CONV, CONV_IMAGE, CONV_KERNEL };\n"
-    "static void convolve(const convolution *p, int what, int64_t images, float *x, float *w, float *y) {\n"
+    "static void convolve(const convolution *p, int what, int64_t images, float *x, float *w, "
+    "float *y) {\n"
     "    const int64_t pixels = p->out[0] * p->out[1], of = p->outputs / p->groups;\n"
     "    const int64_t rows = p->channels / p->groups * p->kernel[0] * p->kernel[1];\n"
     "    for (int64_t n = 0; n < images * p->groups; n++) {\n"
@@ -799,13 +862,38 @@ static const char fl__c_conv_text[] =
     "        float *wg = w + g * of * p->ws[0], *yg = y + image * p->ys[0] + g * of * p->ys[1];\n"
     "        if (what != CONV_IMAGE) columns_of(p, xg, 0);\n"
     "        if (what == CONV)\n"
-    "            product(of, pixels, rows, wg, p->ws[0], 1, p->columns, pixels, 1, yg, p->ys[1], p->ys[3], 0);\n"
+    "            product(of, pixels, rows, wg, p->ws[0], 1, p->columns, pixels, 1, yg, p->ys[1], "
+    "p->ys[3], 0);\n"
     "        if (what == CONV_KERNEL)\n"
-    "            product(of, rows, pixels, yg, p->ys[1], p->ys[3], p->columns, 1, pixels, wg, p->ws[0], 1, image > 0);\n"
+    "            product(of, rows, pixels, yg, p->ys[1], p->ys[3], p->columns, 1, pixels, wg, "
+    "p->ws[0], 1, image > 0);\n"
     "        if (what == CONV_IMAGE) {\n"
-    "            product(rows, pixels, of, wg, 1, p->ws[0], yg, p->ys[1], p->ys[3], p->columns, pixels, 1, 0);\n"
+    "            product(rows, pixels, of, wg, 1, p->ws[0], yg, p->ys[1], p->ys[3], p->columns, "
+    "pixels, 1, 0);\n"
     "            columns_of(p, xg, 1);\n"
     "        }\n"
+    "    }\n"
+    "}\n";
+
+static const char fl__c_sort_text[] =
+    "\ntypedef struct pair {\n    uint64_t key;\n    int64_t at;\n} pair;\n"
+    "\n/* Unsigned integers in the order of numbers; NaN is the largest. */\n"
+    "static inline uint64_t key_int(int64_t x) { return (uint64_t)x ^ (uint64_t)1 << 63; }\n"
+    "static inline uint64_t key_float(double x) {\n"
+    "    int64_t bits;\n"
+    "    if (x == 0) x = 0; /* -0 too */\n"
+    "    memcpy(&bits, &x, 8);\n"
+    "    return x != x ? UINT64_MAX : bits < 0 ? ~(uint64_t)bits : key_int(bits);\n"
+    "}\n"
+    "\n/* Merges ever longer runs of p, by way of q; equal keys keep their order. */\n"
+    "static void sort(pair *p, pair *q, int64_t n) {\n"
+    "    for (int64_t run = 1; run < n; run *= 2) {\n"
+    "        for (int64_t from = 0; from < n; from += 2 * run) {\n"
+    "            const int64_t mid = from + run < n ? from + run : n, end = mid + run < n ? mid + run : n;\n"
+    "            for (int64_t i = from, j = mid, k = from; k < end; k++)\n"
+    "                q[k] = i < mid && (j == end || p[i].key <= p[j].key) ? p[i++] : p[j++];\n"
+    "        }\n"
+    "        memcpy(p, q, (size_t)n * sizeof *p);\n"
     "    }\n"
     "}\n";
 
@@ -819,7 +907,7 @@ static const char fl__c_random_text[] =
     "static inline double random_uniform_f64(uint64_t key, uint64_t from, int64_t n) {\n"
     "    uint32_t w[4];\n"
     "    flm_philox(key, from + (uint64_t)n / 2, w);\n"
-    "    return flm_uniform_f64(w[n % 2 * 2], w[n % 2 * 2 + 1]);\n"
+    "    return flm_uniform_f64(w[n % 2 * 2 + 1], w[n % 2 * 2]);\n"
     "}\n"
     "static inline double random_normal(uint64_t key, uint64_t from, int64_t n) {\n"
     "    uint32_t w[4];\n"
@@ -835,10 +923,10 @@ static const char fl__c_random_text[] =
     "    flm_normal_f64(w, pair);\n"
     "    return pair[n % 2];\n"
     "}\n"
-    "static inline int64_t random_int(uint64_t key, uint64_t from, int64_t n, uint64_t bound) {\n"
+    "static inline uint64_t random_int(uint64_t key, uint64_t from, int64_t n, uint64_t bound) {\n"
     "    uint32_t w[4];\n"
     "    flm_philox(key, from + (uint64_t)n / 2, w);\n"
-    "    return (int64_t)flm_bounded(w[n % 2 * 2 + 1], w[n % 2 * 2], bound);\n"
+    "    return flm_bounded(w[n % 2 * 2 + 1], w[n % 2 * 2], bound);\n"
     "}\n";
 
 static const char fl__c_file_text[] =
@@ -927,7 +1015,8 @@ static void fl__c_put_json(fl_strbuf *t, const fl__c_place *p, bool c) {
     fl_strbuf json = {.buf = text, .size = sizeof text};
     fl_strbuf_put_json(&json, p->name);
     fl_strbuf_printf(t, "%s", q);
-    for (const char *at = text; *at; at++) fl_strbuf_printf(t, c && *at == '\\' ? "\\\\" : "%c", *at);
+    for (const char *at = text; *at; at++)
+        fl_strbuf_printf(t, "%s%c", c && (*at == '\\' || *at == '"') ? "\\" : "", *at);
     fl_strbuf_printf(t, "%s:{%sdtype%s:%s%s%s,%sshape%s:%s,%sdata_offsets%s:[%lld,%lld]}", q, q, q, q,
                      fl__st_dtype_name(p->dtype), q, q, q, FL_TEXT_OF(p->shape), q, q, (long long)p->from,
                      (long long)(p->from + p->bytes));
@@ -938,7 +1027,8 @@ static bool fl__c_next_part(const fl__c *c, int i, fl__c_place *p) {
     const int64_t at = i ? (p->at + p->bytes + 63) / 64 * 64 : 0, from = i ? p->from + p->bytes : 0;
     if (v >= 0) {
         const fl__export_value *x = &c->e->value[v];
-        *p = (fl__c_place){x->label ? x->label : x->name, x->dtype, x->shape, c->e->l.value[v].bytes, at, from,
+        *p = (fl__c_place){x->label ? x->label : x->name, x->dtype, x->shape,
+                           c->e->l.value[v].bytes,        at,       from,
                            c->e->l.value[v].buffer};
         return true;
     }
@@ -1022,9 +1112,8 @@ static void fl__c_put_struct(fl__c *c, fl__export_kind kind, const char *what, c
 static void fl__c_put_open(fl__c *c) {
     fl__c_place p;
     int64_t memory = 0;
-    FL__C_PUT(
-        c,
-        "\nstatic const struct {\n    const char *json;\n    size_t at, bytes; /* in memory */\n} part[] = {\n");
+    FL__C_PUT(c, "\nstatic const struct {\n    const char *json;\n    size_t at, bytes; /* in "
+                 "memory */\n} part[] = {\n");
     for (int i = 0; fl__c_next_part(c, i, &p); i++) {
         FL__C_PUT(c, "    {\"");
         if (c->t) fl__c_put_json(c->t, &p, true);
@@ -1116,9 +1205,10 @@ static void fl__c_put_all(fl__c *c) {
     fl__c_put_math(c);
     const unsigned uses = c->uses;
     if (uses & FL__C_PRODUCT) fl__c_put_text(c, fl__c_product_text, false);
-    if (c->doubles) fl__c_put_text(c, fl__c_product_text, true);
+    if (uses & FL__C_PRODUCT_F64) fl__c_put_text(c, fl__c_product_text, true);
     if (uses & FL__C_CONV) fl__c_put_text(c, fl__c_conv_text, false);
     if (uses & FL__C_RANDOM) fl__c_put_text(c, fl__c_random_text, false);
+    if (uses & FL__C_SORT) fl__c_put_text(c, fl__c_sort_text, false);
     fl__c_calls(c);
     fl__c_put_run(c);
     fl__c_put_open(c);

@@ -47,7 +47,7 @@ typedef struct fl__export_value {
     int number;        /* among those of its kind, in order */
     fl_dtype dtype;
     int64_t n;         /* elements of its memory */
-    fl_shape shape;    /* that of the tensor of the options, if it is all of the memory, row-major; else [n] */
+    fl_shape shape;    /* of the tensor of the options, if it is all of the memory, row-major; else [n] */
     const fl_tensor *tensor; /* of the options, or NULL */
 } fl__export_value;
 typedef struct fl__export {
@@ -76,6 +76,8 @@ typedef struct fl__export_block {
 } fl__export_block;
 /* False if t is no such block of n elements. */
 FL_PRIVATE bool fl__export_block_of(const fl_tensor *t, int64_t n, fl__export_block *b);
+/* The number of a call of fill, as its dtype stores it. */
+FL_PRIVATE fl_number fl__export_filled(const fl_graph_call *call);
 /* The text of a path's last part without its ending, as an identifier. */
 FL_PRIVATE void fl__export_identifier(const char *text, char *to, size_t size);
 
@@ -99,6 +101,14 @@ FL_PRIVATE void fl__export_identifier(const char *text, char *to, size_t size) {
         if (kept || !n || to[n - 1] != '_') to[n++] = kept ? *text : '_';
     }
     to[n] = 0;
+}
+
+FL_PRIVATE fl_number fl__export_filled(const fl_graph_call *call) {
+    const fl_fill_args *a = call->call.args;
+    const fl_dtype d = call->call.out[0]->dtype;
+    uint64_t bits = 0;
+    fl_number_store(d, &bits, (fl_number){d != FL_I64, a->f64, a->i64});
+    return fl_number_load(d, &bits);
 }
 
 FL_PRIVATE int fl__export_find(const fl__export *e, fl__export_kind kind, int number) {
@@ -143,7 +153,8 @@ static int fl__export_value_of(const fl__export *e, const fl_tensor *t) {
 }
 
 /* Gives value v a kind and its number, unless it has one; t: its tensor in the options, or NULL. */
-static void fl__export_set(fl__export *e, int v, fl__export_kind kind, const char *label, const fl_tensor *t) {
+static void fl__export_set(fl__export *e, int v, fl__export_kind kind, const char *label,
+                           const fl_tensor *t) {
     if (v < 0 || e->value[v].kind != FL__EXPORT_UNUSED) return;
     e->value[v].dtype = e->l.value[v].handle->dtype;
     e->value[v].n = e->l.value[v].bytes / (int64_t)fl_dtype_size(e->value[v].dtype);
@@ -197,7 +208,8 @@ static bool fl__export_names(const char *fn, fl__export *e, const fl_export_opts
         if (e->value[i].kind == FL__EXPORT_INPUT && v->role != FL_GRAPH_INPUT)
             return fl_fail("%s: the step writes the input '%s': make it part of the state", fn,
                            e->value[i].label);
-        fl__export_set(e, (int)i, extra ? FL__EXPORT_WORK : kept ? FL__EXPORT_STATE : kinds[v->role], NULL, NULL);
+        const fl__export_kind of = extra ? FL__EXPORT_WORK : kept ? FL__EXPORT_STATE : kinds[v->role];
+        fl__export_set(e, (int)i, of, NULL, NULL);
     }
     for (int64_t i = 0; i < e->l.n_values; i++) fl__export_name(e, i);
     return true;

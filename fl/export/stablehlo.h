@@ -261,7 +261,7 @@ static fl__hlo_value fl__hlo_view(fl__hlo *h, fl__hlo_value x, const fl_tensor *
     fl_shape size = {0};
     int64_t order[FL_MAX_DIMS], at[FL_MAX_DIMS];
     const fl_shape s = fl_shape_of(t);
-    if (!fl_numel(t)) return fl__hlo_op(h, s, t->dtype, "stablehlo.constant dense<> : ");
+    if (!fl_numel(t)) return fl__hlo_number(h, s, t->dtype, 0, 0);
     if (!fl__export_block_of(t, x.shape.dim[0], &b))
         return fl__hlo_take(h, x, fl__hlo_index(h, s, t->stride, t->offset, -1));
     x = fl__hlo_reshape(h, x, b.dims);
@@ -301,18 +301,18 @@ static fl__hlo_value fl__hlo_update(fl__hlo *h, fl__hlo_value old, fl__hlo_value
     return (fl__hlo_value){z, old.shape, old.dtype};
 }
 
-/* Writes y to out[0]. */
-static bool fl__hlo_out(fl__hlo *h, fl__hlo_value y) {
-    const fl_tensor *t = h->call->call.out[0];
-    const int v = h->call->value[0];
+/* Writes y to out[k]. */
+static bool fl__hlo_out_at(fl__hlo *h, int k, fl__hlo_value y) {
+    const fl_tensor *t = h->call->call.out[k];
+    const int v = h->call->value[k];
     const fl_shape flat = FL_SHAPE(h->e->value[v].n);
     fl__export_block b;
     fl_shape plain = {0};
     int64_t order[FL_MAX_DIMS] = {0};
     fl__hlo_value old = fl__hlo_memory(h, v);
-    if (!fl_numel(t)) return h->now[v] = old.id ? old.id : fl__hlo_reshape(h, y, flat).id, true;
-    const bool block = fl__export_block_of(t, flat.dim[0], &b);
+    const bool some = fl_numel(t) > 0, block = some && fl__export_block_of(t, flat.dim[0], &b);
     if (!old.id && !(block && b.whole)) old = fl__hlo_number(h, flat, old.dtype, 0, 0);
+    if (!some) return h->now[v] = old.id, true;
     if (!block) {
         const fl__hlo_value at = fl__hlo_index(h, fl_shape_of(t), t->stride, t->offset, -1);
         return h->now[v] = fl__hlo_put_at(h, old, at, y, false).id, true;
@@ -326,6 +326,15 @@ static bool fl__hlo_out(fl__hlo *h, fl__hlo_value y) {
     y = fl__hlo_reverse(h, y, b.reversed, b.n_reversed);
     if (!b.whole) y = fl__hlo_update(h, old, y, &b);
     return h->now[v] = fl__hlo_reshape(h, y, flat).id, true;
+}
+
+static bool fl__hlo_out(fl__hlo *h, fl__hlo_value y) { return fl__hlo_out_at(h, 0, y); }
+
+/* Writes a text: @ is a type, # a word. */
+static void fl__hlo_put_text(fl__hlo *h, const char *text, const char *type, const char *word) {
+    for (const char *p = text; *p; p++)
+        if (*p == '@' || *p == '#') fl__hlo_put(h, "%s", *p == '@' ? type : word);
+        else fl__hlo_put(h, "%c", *p);
 }
 
 /* ---- element-wise ops ---- */
@@ -410,8 +419,7 @@ static bool fl__hlo_elementwise(fl__hlo *h) {
     const char *compare = op == FL_OP_eq ? "EQ" : op == FL_OP_lt ? "LT" : op == FL_OP_le ? "LE" : NULL;
     const bool known = name || compare || op == FL_OP_erf || op == FL_OP_remainder;
     const bool whole = !fl_dtype_is_float(d);
-    if (!known || (whole && op == FL_OP_pow))
-        return fl__hlo_refuse(h, "the op is not written for this dtype");
+    if (!known) return fl__hlo_refuse(h, "the op is not written");
     const fl__hlo_value a = fl__hlo_in(h, 0, s, d);
     if (op == FL_OP_erf)
         return fl__hlo_out(h, fl__hlo_op(h, s, d, "chlo.erf %%%d : %s -> ", a.id, FL__HLO_TYPE(a)));
@@ -426,12 +434,35 @@ static bool fl__hlo_elementwise(fl__hlo *h) {
     return fl__hlo_out(h, fl__hlo_binary(h, name, a, b));
 }
 
+/* The least or the largest integer of the dtype. */
+static int64_t fl__hlo_limit(fl_dtype d, bool largest) {
+    const bool positive = d == FL_B8 || d == FL_U8 || d == FL_U16 || d == FL_U32 || d == FL_U64;
+    const int bits = d == FL_B8 ? 1 : 8 * (int)fl_dtype_size(d);
+    const uint64_t most = UINT64_MAX >> (64 - bits + !positive);
+    return largest ? (int64_t)most : positive ? 0 : -(int64_t)most - 1;
+}
+
+/* Of a float to an integer: NaN is 0, what is too large or small the nearest integer. */
+static fl__hlo_value fl__hlo_saturate(fl__hlo *h, fl__hlo_value x, fl_dtype d) {
+    const int bits = 8 * (int)fl_dtype_size(d);
+    const double above = ldexp(1, bits - (fl__hlo_limit(d, false) != 0)),
+                 low = (double)fl__hlo_limit(d, false);
+    const fl__hlo_value most = fl__hlo_number(h, x.shape, d, 0, fl__hlo_limit(d, true));
+    const fl__hlo_value least = fl__hlo_number(h, x.shape, d, 0, fl__hlo_limit(d, false));
+    const fl__hlo_value large = fl__hlo_compare(h, "GE", x, fl__hlo_number(h, x.shape, x.dtype, above, 0));
+    const fl__hlo_value small = fl__hlo_compare(h, "LE", x, fl__hlo_number(h, x.shape, x.dtype, low, 0));
+    const fl__hlo_value number = fl__hlo_compare(h, "EQ", x, x);
+    const fl__hlo_value y = fl__hlo_select(h, small, least, fl__hlo_convert(h, x, d));
+    return fl__hlo_select(h, number, fl__hlo_select(h, large, most, y), fl__hlo_number(h, x.shape, d, 0, 0));
+}
+
 static bool fl__hlo_cast(fl__hlo *h) {
     const fl_tensor *y = h->call->call.out[0];
-    fl__hlo_value x = fl__hlo_in(h, 0, fl_shape_of(y), y->dtype);
+    const fl__hlo_value x = fl__hlo_in(h, 0, fl_shape_of(y), y->dtype);
     if (y->dtype == FL_B8 && x.dtype != FL_B8)
         return fl__hlo_out(h, fl__hlo_compare(h, "NE", x, fl__hlo_zero(h, x)));
-    if (fl_dtype_is_float(x.dtype) && !fl_dtype_is_float(y->dtype)) x = fl__hlo_convert(h, x, FL_I64);
+    if (fl_dtype_is_float(x.dtype) && !fl_dtype_is_float(y->dtype))
+        return fl__hlo_out(h, fl__hlo_saturate(h, x, y->dtype));
     return fl__hlo_out(h, fl__hlo_convert(h, x, y->dtype));
 }
 
@@ -443,14 +474,6 @@ static bool fl__hlo_where(fl__hlo *h) {
 }
 
 /* ---- reductions and indices ---- */
-
-/* The least or the largest integer of the dtype. */
-static int64_t fl__hlo_limit(fl_dtype d, bool largest) {
-    const bool positive = d == FL_B8 || d == FL_U8 || d == FL_U16 || d == FL_U32 || d == FL_U64;
-    const int bits = d == FL_B8 ? 1 : 8 * (int)fl_dtype_size(d);
-    const uint64_t most = UINT64_MAX >> (64 - bits + !positive);
-    return largest ? (int64_t)most : positive ? 0 : -(int64_t)most - 1;
-}
 
 /* The shape without the reduced axes, which are the n of axes[]. */
 static fl_shape fl__hlo_kept(const fl_tensor *x, uint32_t mask, int64_t *axes, int *n) {
@@ -485,6 +508,7 @@ static bool fl__hlo_reduce(fl__hlo *h) {
 /* The index of the first extreme; NaN is the most extreme. */
 static bool fl__hlo_argmax(fl__hlo *h) {
     static const char rule[] =
+        "     reducer(%a: tensor<@>, %b: tensor<@>) (%i: tensor<i64>, %j: tensor<i64>) {\n"
         "      %more = stablehlo.compare #, %a, %b : (tensor<@>, tensor<@>) -> tensor<i1>\n"
         "      %even = stablehlo.compare EQ, %a, %b : (tensor<@>, tensor<@>) -> tensor<i1>\n"
         "      %na = stablehlo.compare NE, %a, %a : (tensor<@>, tensor<@>) -> tensor<i1>\n"
@@ -510,20 +534,79 @@ static bool fl__hlo_argmax(fl__hlo *h) {
                                               fl__hlo_limit(x.dtype, !largest));
     const fl__hlo_value at = fl__hlo_iota(h, x.shape, FL_I64, (int)axes[0]);
     const fl__hlo_value last = fl__hlo_number(h, (fl_shape){0}, FL_I64, 0, INT64_MAX);
-    const char *type = fl__hlo_dtype(x.dtype);
     const fl__hlo_value best = {++h->n, kept, x.dtype}, place = {best.id, kept, FL_I64};
     fl__hlo_put(h, "    %%%d:2 = stablehlo.reduce(%%%d init: %%%d), (%%%d init: %%%d) across dimensions = "
                 "[%d] : (%s, %s, %s, %s) -> (%s, %s)\n", best.id, x.id, from.id, at.id, last.id, (int)axes[0],
                 FL__HLO_TYPE(x), FL__HLO_TYPE(at), FL__HLO_TYPE(from), FL__HLO_TYPE(last), FL__HLO_TYPE(best),
                 FL__HLO_TYPE(place));
-    fl__hlo_put(h, "     reducer(%%a: tensor<%s>, %%b: tensor<%s>) (%%i: tensor<i64>, %%j: tensor<i64>) {\n",
-                type, type);
-    for (const char *p = rule; *p; p++)
-        if (*p == '@') fl__hlo_put(h, "%s", type);
-        else if (*p == '#') fl__hlo_put(h, largest ? "GT" : "LT");
-        else fl__hlo_put(h, "%c", *p);
+    fl__hlo_put_text(h, rule, fl__hlo_dtype(x.dtype), largest ? "GT" : "LT");
     return fl__hlo_out(h, fl__hlo_op(h, fl_shape_of(c->out[0]), FL_I64, "stablehlo.reshape %%%d#1 : (%s) -> ",
                                      best.id, FL__HLO_TYPE(place)));
+}
+
+/* Sums or products of windows that end at each element. */
+static bool fl__hlo_scan(fl__hlo *h) {
+    static const char rule[] = "    ^bb0(%a: tensor<@>, %b: tensor<@>):\n"
+                               "      %c = stablehlo.# %a, %b : tensor<@>\n"
+                               "      stablehlo.return %c : tensor<@>\n    }";
+    const fl_call *c = &h->call->call;
+    const bool product = c->op == FL_OP_cumprod;
+    const int axis = ((const fl_axis_args *)c->args)->axis;
+    const fl_shape s = fl_shape_of(c->out[0]);
+    const fl__hlo_value x = fl__hlo_convert(h, fl__hlo_in(h, 0, s, c->in[0]->dtype), c->out[0]->dtype);
+    if (!fl_shape_numel(s)) return fl__hlo_out(h, x);
+    const fl__hlo_value from = fl__hlo_number(h, (fl_shape){0}, x.dtype, product, product),
+                        y = {++h->n, s, x.dtype};
+    fl__hlo_put(
+        h, "    %%%d = \"stablehlo.reduce_window\"(%%%d, %%%d) <{window_dimensions = array<i64",
+        y.id, x.id, from.id);
+    for (int i = 0; i < s.ndim; i++)
+        fl__hlo_put(h, "%s%lld", i ? ", " : ": ", i == axis ? (long long)s.dim[i] : 1);
+    fl__hlo_put(h, ">, padding = dense<[");
+    for (int i = 0; i < s.ndim; i++)
+        fl__hlo_put(h, "%s[%lld, 0]", i ? ", " : "", i == axis ? (long long)s.dim[i] - 1 : 0);
+    fl__hlo_put(h, "]> : tensor<%dx2xi64>}> ({\n", s.ndim);
+    fl__hlo_put_text(h, rule, fl__hlo_dtype(x.dtype), product ? "multiply" : "add");
+    fl__hlo_put(h, ") : (%s, %s) -> %s\n", FL__HLO_TYPE(x), FL__HLO_TYPE(from), FL__HLO_TYPE(y));
+    return fl__hlo_out(h, y);
+}
+
+/* Stable; NaN is the largest. */
+static bool fl__hlo_sort(fl__hlo *h) {
+    static const char up[] = "    ^bb0(%a: tensor<@>, %b: tensor<@>, %i: tensor<i64>, %j: tensor<i64>):\n";
+    static const char down[] = "    ^bb0(%b: tensor<@>, %a: tensor<@>, %i: tensor<i64>, %j: tensor<i64>):\n";
+    static const char rule[] =
+        "      %less = stablehlo.compare LT, %a, %b : (tensor<@>, tensor<@>) -> tensor<i1>\n"
+        "      %na = stablehlo.compare NE, %a, %a : (tensor<@>, tensor<@>) -> tensor<i1>\n"
+        "      %nb = stablehlo.compare NE, %b, %b : (tensor<@>, tensor<@>) -> tensor<i1>\n"
+        "      %number = stablehlo.not %na : tensor<i1>\n"
+        "      %only = stablehlo.and %number, %nb : tensor<i1>\n"
+        "      %first = stablehlo.or %less, %only : tensor<i1>\n"
+        "      stablehlo.return %first : tensor<i1>\n    }";
+    const fl_call *c = &h->call->call;
+    const fl_sort_args *a = c->args;
+    const fl__hlo_value x = fl__hlo_in(h, 0, fl_shape_of(c->in[0]), c->in[0]->dtype);
+    const fl__hlo_value at = fl__hlo_iota(h, x.shape, FL_I64, a->axis), y = {++h->n, x.shape, x.dtype};
+    fl__hlo_put(h,
+                "    %%%d:2 = \"stablehlo.sort\"(%%%d, %%%d) <{dimension = %d : i64, is_stable = "
+                "true}> ({\n",
+                y.id, x.id, at.id, a->axis);
+    fl__hlo_put_text(h, a->descending ? down : up, fl__hlo_dtype(x.dtype), "");
+    fl__hlo_put_text(h, rule, fl__hlo_dtype(x.dtype), "");
+    fl__hlo_put(h, ") : (%s, %s) -> (%s, %s)\n", FL__HLO_TYPE(x), FL__HLO_TYPE(at), FL__HLO_TYPE(y),
+                FL__HLO_TYPE(at));
+    for (int k = 0; k < 2; k++) {
+        static const int64_t start[FL_MAX_DIMS] = {0};
+        const fl_tensor *t = c->out[k];
+        const fl__hlo_value of = k ? at : y;
+        if (!t) continue;
+        const fl__hlo_value all =
+            fl__hlo_op(h, of.shape, of.dtype, "stablehlo.reshape %%%d#%d : (%s) -> ", y.id, k,
+                       FL__HLO_TYPE(of));
+        const bool part = t->shape[a->axis] < of.shape.dim[a->axis]; /* of topk */
+        fl__hlo_out_at(h, k, part ? fl__hlo_slice(h, all, start, t->shape) : all);
+    }
+    return true;
 }
 
 /* The linear index of the elements at in[1] along the axis, with those strides. */
@@ -558,8 +641,8 @@ static bool fl__hlo_scatter(fl__hlo *h) {
 
 static bool fl__hlo_fill(fl__hlo *h) {
     const fl_tensor *y = h->call->call.out[0];
-    const fl_fill_args *a = h->call->call.args;
-    return fl__hlo_out(h, fl__hlo_number(h, fl_shape_of(y), y->dtype, a->f64, a->i64));
+    const fl_number x = fl__export_filled(h->call);
+    return fl__hlo_out(h, fl__hlo_number(h, fl_shape_of(y), y->dtype, x.f, x.i));
 }
 
 static bool fl__hlo_count(fl__hlo *h) {
@@ -627,44 +710,89 @@ static fl__hlo_value fl__hlo_affine(fl__hlo *h, fl__hlo_value x, double by, doub
     return fl__hlo_binary(h, "add", y, fl__hlo_number(h, x.shape, x.dtype, add, 0));
 }
 
+/* The columns [n, 1] of x [n, `columns`]. */
+static void fl__hlo_columns(fl__hlo *h, fl__hlo_value x, int columns, fl__hlo_value *to) {
+    const int64_t size[2] = {x.shape.dim[0], 1};
+    for (int i = 0; i < columns; i++) to[i] = fl__hlo_slice(h, x, (const int64_t[2]){0, i}, size);
+}
+
+/* radius * cos(angle), radius * sin(angle) of columns: [n, 2] */
+static fl__hlo_value fl__hlo_turned(fl__hlo *h, fl__hlo_value radius, fl__hlo_value angle) {
+    fl__hlo_value part[2];
+    for (int i = 0; i < 2; i++) {
+        const fl__hlo_value turned = fl__hlo_unary(h, i ? "sine" : "cosine", angle);
+        part[i] = fl__hlo_binary(h, "multiply", radius, fl__hlo_convert(h, turned, radius.dtype));
+    }
+    const fl__hlo_text type = fl__hlo_type(radius.shape, radius.dtype);
+    return fl__hlo_op(h, FL_SHAPE(radius.shape.dim[0], 2), radius.dtype,
+                      "stablehlo.concatenate %%%d, %%%d, dim = 1 : (%s, %s) -> ", part[0].id,
+                      part[1].id, type.s, type.s);
+}
+
+/* sqrt(-2 log(u)) */
+static fl__hlo_value fl__hlo_radius(fl__hlo *h, fl__hlo_value u) {
+    return fl__hlo_unary(h, "sqrt", fl__hlo_affine(h, fl__hlo_unary(h, "log", u), -2, 0));
+}
+
 /* Standard normals from words [n, 2]: see flm_normal_f32. */
 static fl__hlo_value fl__hlo_normal(fl__hlo *h, fl__hlo_value words) {
-    const int64_t n = words.shape.dim[0], size[2] = {n, 1}, start[2][2] = {{0, 0}, {0, 1}};
-    fl__hlo_value w[2], part[2];
-    for (int i = 0; i < 2; i++) w[i] = fl__hlo_slice(h, words, start[i], size);
+    fl__hlo_value w[2];
+    fl__hlo_columns(h, words, 2, w);
     const fl__hlo_value u = fl__hlo_convert(h, fl__hlo_word(h, "shift_right_logical", w[0], 1), FL_F32);
-    const fl__hlo_value log = fl__hlo_unary(h, "log", fl__hlo_affine(h, u, 0x1p-31, 0x1p-32));
-    const fl__hlo_value radius = fl__hlo_unary(h, "sqrt", fl__hlo_affine(h, log, -2, 0));
     /* the upper 2 bits are a quadrant, the others a place around its start, signed */
     const fl__hlo_value quadrant = fl__hlo_word(h, "and", w[1], 0xc0000000);
     const fl__hlo_value place = fl__hlo_word(h, "and", fl__hlo_word(h, "add", w[1], 1u << 29), 0x3fffffff);
     const fl__hlo_value turn = fl__hlo_convert(h, fl__hlo_binary(h, "add", quadrant, place), FL_F64);
     const double right = 1.5707963267948966;
     const fl__hlo_value angle = fl__hlo_affine(h, turn, right * 0x1p-30, -right / 2);
-    for (int i = 0; i < 2; i++) {
-        const fl__hlo_value turned = fl__hlo_unary(h, i ? "sine" : "cosine", angle);
-        part[i] = fl__hlo_binary(h, "multiply", radius, fl__hlo_convert(h, turned, FL_F32));
-    }
-    const fl__hlo_text type = fl__hlo_type(part[0].shape, FL_F32);
-    return fl__hlo_op(h, words.shape, FL_F32, "stablehlo.concatenate %%%d, %%%d, dim = 1 : (%s, %s) -> ",
-                      part[0].id, part[1].id, type.s, type.s);
+    return fl__hlo_turned(h, fl__hlo_radius(h, fl__hlo_affine(h, u, 0x1p-31, 0x1p-32)), angle);
+}
+
+/* Columns of words as uniform numbers: see flm_uniform_f64. */
+static fl__hlo_value fl__hlo_uniform_f64(fl__hlo *h, fl__hlo_value u, fl__hlo_value v) {
+    const fl__hlo_value high =
+        fl__hlo_word(h, "multiply", fl__hlo_word(h, "shift_right_logical", u, 5), 1u << 26);
+    const fl__hlo_value all = fl__hlo_binary(h, "add", high, fl__hlo_word(h, "shift_right_logical", v, 6));
+    return fl__hlo_affine(h, fl__hlo_convert(h, all, FL_F64), 0x1p-53, 0);
+}
+
+/* The upper 64 bits of n times columns of words, v the upper one: see flm_bounded. */
+static fl__hlo_value fl__hlo_bounded(fl__hlo *h, fl__hlo_value u, fl__hlo_value v, uint64_t n) {
+    const uint64_t nl = n & UINT32_MAX, nh = n >> 32;
+    const fl__hlo_value carry = fl__hlo_high(h, fl__hlo_word(h, "multiply", u, nl));
+    const fl__hlo_value mid = fl__hlo_binary(h, "add", fl__hlo_word(h, "multiply", v, nl), carry);
+    const fl__hlo_value low =
+        fl__hlo_binary(h, "add", fl__hlo_low(h, mid), fl__hlo_word(h, "multiply", u, nh));
+    const fl__hlo_value most =
+        fl__hlo_binary(h, "add", fl__hlo_word(h, "multiply", v, nh), fl__hlo_high(h, mid));
+    return fl__hlo_binary(h, "add", most, fl__hlo_high(h, low));
 }
 
 static bool fl__hlo_random(fl__hlo *h) {
     const fl_tensor *y = h->call->call.out[0];
     const fl_random_args *a = h->call->call.args;
-    const int64_t n = fl_numel(y), blocks = (n + 3) / 4, start = 0;
-    if (y->dtype != FL_F32 || a->dist == FL_INTEGER)
-        return fl__hlo_refuse(h, "random numbers other than f32 are not written");
-    fl__hlo_value z = fl__hlo_philox(h, blocks, &a->rng);
-    if (a->dist == FL_UNIFORM) {
+    const bool narrow = y->dtype == FL_F32, normal = a->dist == FL_NORMAL;
+    const int each = narrow ? 4 : 2; /* numbers of a block of 4 words */
+    const int64_t n = fl_numel(y), blocks = (n + each - 1) / each, start = 0;
+    fl__hlo_value z = fl__hlo_philox(h, blocks, &a->rng), w[4];
+    if (narrow == normal) z = fl__hlo_reshape(h, z, FL_SHAPE(2 * blocks, 2));
+    if (!narrow) fl__hlo_columns(h, z, normal ? 4 : 2, w);
+    if (a->dist == FL_INTEGER) z = fl__hlo_bounded(h, w[0], w[1], (uint64_t)a->ib - (uint64_t)a->ia);
+    else if (narrow && normal) z = fl__hlo_normal(h, z);
+    else if (normal) {
+        const fl__hlo_value u = fl__hlo_affine(h, fl__hlo_uniform_f64(h, w[0], w[1]), -1, 1);
+        const fl__hlo_value angle =
+            fl__hlo_affine(h, fl__hlo_uniform_f64(h, w[2], w[3]), 6.2831853071795865, 0);
+        z = fl__hlo_turned(h, fl__hlo_radius(h, u), angle);
+    } else if (narrow) {
         z = fl__hlo_convert(h, fl__hlo_word(h, "shift_right_logical", z, 8), FL_F32);
-        z = fl__hlo_affine(h, fl__hlo_affine(h, z, 0x1p-24, 0), a->b - a->a, a->a);
-    } else {
-        z = fl__hlo_affine(h, fl__hlo_normal(h, fl__hlo_reshape(h, z, FL_SHAPE(2 * blocks, 2))), a->b, a->a);
-    }
-    z = fl__hlo_reshape(h, z, FL_SHAPE(4 * blocks));
-    if (n < 4 * blocks) z = fl__hlo_slice(h, z, &start, &n);
+        z = fl__hlo_affine(h, z, 0x1p-24, 0);
+    } else z = fl__hlo_uniform_f64(h, w[1], w[0]);
+    if (a->dist == FL_INTEGER)
+        z = fl__hlo_convert(h, fl__hlo_word(h, "add", z, (uint64_t)a->ia), y->dtype);
+    else z = fl__hlo_affine(h, z, normal ? a->b : a->b - a->a, a->a);
+    z = fl__hlo_reshape(h, z, FL_SHAPE(each * blocks));
+    if (n < each * blocks) z = fl__hlo_slice(h, z, &start, &n);
     return fl__hlo_out(h, fl__hlo_reshape(h, z, fl_shape_of(y)));
 }
 
@@ -694,14 +822,15 @@ static bool fl__hlo_window_out(fl__hlo *h, fl__hlo_value x, fl__hlo_value w, con
                                const fl__hlo_window *q) {
     const fl_tensor *y = h->call->call.out[0];
     return fl__hlo_out(
-        h, fl__hlo_op(h, fl_shape_of(y), y->dtype,
-                      "stablehlo.convolution(%%%d, %%%d) dim_numbers = %s, window = {stride = %s, "
-                      "pad = [[%lld, %lld], [%lld, %lld]], lhs_dilate = %s, rhs_dilate = %s} "
-                      "{batch_group_count = %lld : i64, feature_group_count = %lld : i64} : (%s, %s) -> ",
-                      x.id, w.id, dims, fl__hlo_list(q->stride, 2).s, (long long)q->low[0],
-                      (long long)q->high[0], (long long)q->low[1], (long long)q->high[1],
-                      fl__hlo_list(q->spread_x, 2).s, fl__hlo_list(q->spread_w, 2).s, (long long)q->batch_groups, (long long)q->groups,
-                      FL__HLO_TYPE(x), FL__HLO_TYPE(w)));
+        h, fl__hlo_op(
+               h, fl_shape_of(y), y->dtype,
+               "stablehlo.convolution(%%%d, %%%d) dim_numbers = %s, window = {stride = %s, "
+               "pad = [[%lld, %lld], [%lld, %lld]], lhs_dilate = %s, rhs_dilate = %s} "
+               "{batch_group_count = %lld : i64, feature_group_count = %lld : i64} : (%s, %s) -> ",
+               x.id, w.id, dims, fl__hlo_list(q->stride, 2).s, (long long)q->low[0],
+               (long long)q->high[0], (long long)q->low[1], (long long)q->high[1],
+               fl__hlo_list(q->spread_x, 2).s, fl__hlo_list(q->spread_w, 2).s,
+               (long long)q->batch_groups, (long long)q->groups, FL__HLO_TYPE(x), FL__HLO_TYPE(w)));
 }
 
 static bool fl__hlo_conv(fl__hlo *h) {
@@ -774,6 +903,9 @@ static bool fl__hlo_call(fl__hlo *h) {
     case FL_OP_gather: return fl__hlo_gather(h);
     case FL_OP_scatter:
     case FL_OP_scatter_add: return fl__hlo_scatter(h);
+    case FL_OP_cumsum:
+    case FL_OP_cumprod: return fl__hlo_scan(h);
+    case FL_OP_sort: return fl__hlo_sort(h);
     case FL_OP_fill: return fl__hlo_fill(h);
     case FL_OP_iota: return fl__hlo_count(h);
     case FL_OP_random: return fl__hlo_random(h);
