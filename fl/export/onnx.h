@@ -12,7 +12,7 @@ extern "C" {
    version 10). Weights and constants go to net.onnx.data beside it, or with .embed into the model, which has
    at most 2 GiB. Layers that ONNX has are one node: convolution, linear, pooling, softmax, layer, group and
    batch norm, activations; the others are opened (fl_graph_open). Dtypes: f32, f64, integers and b8. Results
-   agree with fl's within rounding.
+   agree with fl's within rounding, but for what ONNX leaves open: extremes of NaN, casts out of range.
 
    Sizes are those of the recording. To leave some free, record the same step again with inputs of other
    sizes, at least 2, and give that graph as .other, its inputs and outputs as .other_inputs and
@@ -539,7 +539,10 @@ static bool fl__onnx_out_at(fl__onnx *h, int k, fl__onnx_value y) {
     int64_t order[FL_MAX_DIMS];
     fl_shape plain = {0}, part;
     y = fl__onnx_expand(h, fl__onnx_cast(h, y, t->dtype), fl_shape_of(t));
-    if (!fl_numel(t)) return true;
+    if (!fl_numel(t)) {
+        if (!m->x.id) *m = (fl__onnx_memory){fl__onnx_zeros(h, FL_SHAPE(n), t->dtype), NULL, 0, -1};
+        return true;
+    }
     const bool block = fl__export_block_of(t, n, &b);
     if (block && b.whole && !b.n_reversed && fl_numel(t) == n)
         return *m = (fl__onnx_memory){y, t, 0, -1}, true;
@@ -783,8 +786,8 @@ static bool fl__onnx_sort(fl__onnx *h) {
 }
 
 static bool fl__onnx_fill(fl__onnx *h) {
-    const fl_fill_args *a = h->call->call.args;
-    return fl__onnx_out(h, fl__onnx_number(h, h->call->call.out[0]->dtype, a->f64, a->i64));
+    const fl_number x = fl__export_filled(h->call);
+    return fl__onnx_out(h, fl__onnx_number(h, h->call->call.out[0]->dtype, x.f, x.i));
 }
 
 static bool fl__onnx_iota(fl__onnx *h) {

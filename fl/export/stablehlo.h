@@ -284,7 +284,8 @@ static fl__hlo_value fl__hlo_in(fl__hlo *h, int k, fl_shape s, fl_dtype d) {
 }
 
 /* Memory `old` with the block replaced by y. */
-static fl__hlo_value fl__hlo_update(fl__hlo *h, fl__hlo_value old, fl__hlo_value y, const fl__export_block *b) {
+static fl__hlo_value fl__hlo_update(fl__hlo *h, fl__hlo_value old, fl__hlo_value y,
+                                    const fl__export_block *b) {
     int start[FL_MAX_DIMS + 1];
     fl_shape part = b->dims;
     memcpy(part.dim, b->size, (size_t)b->dims.ndim * sizeof *b->size);
