@@ -576,7 +576,7 @@ ifeq ($(CUDA),emu)
 CUDA_CC = $(or $(CUDA_CXX),g++) -x c++ -std=c++17 $(if $(SAN),-O1 $(SAN_FLAGS),-O2) -g1 -Wall -Wextra \
           -Wno-unknown-pragmas -Wno-clobbered -pthread -ffp-contract=off -fno-math-errno -fno-trapping-math \
           -DFL_CUDA_EMU -DFL_QUICK -Itests/cuda/emu -DFLK_ARCHS='"$(CUDA_ARCH)"'
-CUDA_LIBS = -lstdc++ -ldl -Wl,--export-dynamic-symbol=cuda_emu_start,--export-dynamic-symbol=cuda_emu_device
+CUDA_LIBS = -lstdc++ -ldl $(foreach f,start device captures,-Wl,--export-dynamic-symbol=cuda_emu_$(f))
 else ifneq ($(CUDA),)
 CUDA_CC = $(NVCC) -std=c++17 -O3 --fmad=false \
           $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) \

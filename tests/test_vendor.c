@@ -3,6 +3,7 @@
    may round, what happens where they refuse or are absent. make CUDA=emu test-cuda */
 #include "../fl_all.h"
 #include "../kernels/cuda/library.h"
+#include "../kernels/cuda/plan.h"
 #include "test.h"
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -14,6 +15,7 @@
 
 extern void cuda_emu_fail_in(int64_t n) __attribute__((weak));
 #pragma weak fl__cuda_library_open
+#pragma weak fl__cuda_plan_evictions
 
 /* Of the mock; NULL before it was loaded. */
 static int *counter(const char *name) {
@@ -171,6 +173,54 @@ TEST(convolutions_are_plans_that_are_kept) {
     CHECK_EQ_INT(counted("mock_runs"), 6);
     CHECK(fl_conv(fl_flip(x, 1, FL_ARRAY(int, 3)), w, NULL) && !fl_error());
     CHECK_EQ_INT(counted("mock_faults"), 0);
+}
+
+/* As many shapes as tests/cuda/plans.c has, of which tables without probing evict 503. */
+static void plan_shapes(int n) {
+    for (int64_t i = 1; i <= n; i++) {
+        fl_scope s = fl_scope_begin();
+        fl_tensor *x = fl_ones(FL_SHAPE(1, 1, 1, i), FL_F32), *w = fl_ones(FL_SHAPE(1, 1, 1, 1), FL_F32);
+        CHECK_EQ_INT(fl_item(fl_sum(fl_conv(x, w, NULL), FL_ALL_AXES)), i);
+        CHECK(fl_matmul(fl_ones(FL_SHAPE(i, 2), FL_F32), fl_ones(FL_SHAPE(2, 3), FL_F32)) != NULL);
+        fl_scope_end(&s);
+    }
+}
+
+TEST(plans_of_a_model_stay_and_a_full_table_evicts) {
+    NEEDS_MOCK;
+    for (int i = 0; i < 2; i++) plan_shapes(534);
+    CHECK_EQ_INT(counted("mock_plans"), 534);
+    CHECK_EQ_INT(counted("mock_choices"), 534);
+    CHECK_EQ_INT(fl__cuda_plan_evictions(), 0);
+    plan_shapes(1100);
+    CHECK(fl__cuda_plan_evictions() >= 1100 - 1024);
+    CHECK_EQ_INT(counted("mock_choices"), 1100);
+    CHECK_EQ_INT(counted("mock_mistakes") + counted("mock_faults"), 0);
+}
+
+/* The precision is part of a plan's key: the capture, in round 3, meets one that no round needed before. */
+TEST(a_plan_that_a_capture_would_make_is_named_and_the_calls_run_one_by_one) {
+    NEEDS_MOCK;
+    fl_log_set_sink(listen, NULL, FL_LOG_INFO);
+    fl_tensor *x = whole(FL_SHAPE(2, 3, 5, 5), 1), *w = whole(FL_SHAPE(4, 3, 3, 3), 2), *y = NULL;
+    fl_tensor *want = fl_conv(fl_to(x, "cpu"), fl_to(w, "cpu"), NULL);
+    fl_graph *g = fl_graph_new();
+    for (int round = 0; round < 6; round++) {
+        if (round == 3) CHECK(fl_set_matmul_precision(FL_BF16));
+        CHECK(fl_graph_begin(g));
+        fl_drop(y);
+        fl_scope s = fl_scope_begin();
+        y = fl_keep(fl_conv(x, w, NULL));
+        fl_scope_end(&s);
+        CHECK(fl_graph_end(g));
+        CHECK(fl_item(fl_to(fl_all(fl_eq(fl_to(y, "cpu"), want), FL_ALL_AXES), "cpu")) == 1 && !fl_error());
+    }
+    CHECK_EQ_INT(counted("mock_plans"), 2);
+    CHECK_EQ_INT(n_said, 1);
+    CHECK_STR(said[0], "fl_conv2d: cuda: the plan for [2, 3, 5, 5] and [4, 3, 3, 3] is not made yet");
+    CHECK_EQ_INT(counted("mock_faults"), 0);
+    fl_drop(y);
+    fl_graph_free(g);
 }
 
 TEST(attention_of_halves_without_dropout_is_the_librarys) {

@@ -30,6 +30,8 @@ FL_API void *fl_memo_add(fl_memo *m, const void *key, size_t bytes, uint64_t tag
 FL_PRIVATE void *fl__memo_at(const fl_memo *m, int i);
 /* Frees all values; no thread may use the table. */
 FL_PRIVATE void fl__memo_clear(fl_memo *m);
+/* Hash of bytes and a number, by words. */
+FL_PRIVATE uint64_t fl__memo_hash(const void *key, size_t bytes, uint64_t tag);
 
 /* FNV-1a (Fowler, Noll, Vo). h: FL__HASH, or the hash of what precedes the bytes. */
 #define FL__HASH 0xcbf29ce484222325u
@@ -55,8 +57,7 @@ struct fl_memo_entry {
     _Alignas(16) char value[]; /* and the key behind it */
 };
 
-/* By words, as it is for every use of a program. */
-static uint64_t fl__memo_hash(const void *key, size_t bytes, uint64_t tag) {
+FL_PRIVATE uint64_t fl__memo_hash(const void *key, size_t bytes, uint64_t tag) {
     const char *at = key;
     uint64_t hash = tag + bytes, word;
     size_t left = bytes;

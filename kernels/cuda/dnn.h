@@ -33,6 +33,7 @@ FL_PRIVATE int fl__cuda_dnn_plans(const fl_call *c);
 #include "dnn_calls.h"
 #include "library.h"
 #include "lt.h"
+#include "plan.h"
 #include "tune.h"
 #include <pthread.h>
 #include <stdio.h>
@@ -61,9 +62,10 @@ typedef struct fl__dnn_shape {
 } fl__dnn_shape;
 
 typedef struct fl__dnn_plan {
+    fl__cuda_plan entry;
     fl__dnn_shape of;
-    bool there, can, fresh; /* fresh: not tuned yet, but to be tuned */
-    int at;                 /* index among the heuristics' engines */
+    bool can, fresh; /* fresh: not tuned yet, but to be tuned */
+    int at;          /* index among the heuristics' engines */
     fl__dnn_desc plan;
     int64_t workspace;
 } fl__dnn_plan;
@@ -78,8 +80,10 @@ static struct {
         FL__DNN_CALLS(FL__DNN_FIELD)
 #undef FL__DNN_FIELD
     } call;
-    fl__dnn_plan plan[FL__DNN_PLANS];
 } fl__dnn = {.lock = PTHREAD_MUTEX_INITIALIZER};
+static fl__dnn_plan fl__dnn_entries[FL__DNN_PLANS];
+static const fl__cuda_plans fl__dnn_table = {fl__dnn_entries, FL__DNN_PLANS, sizeof(fl__dnn_plan),
+                                             sizeof(fl__dnn_shape)};
 static fl_slot fl__dnn_own[FL__DNN_OPS];
 
 /* ---- descriptors; the lock is held in all functions below ---- */
@@ -475,13 +479,13 @@ static uint64_t fl__dnn_key(const fl__dnn_shape *s) {
     return fl__cuda_tune_key(&any, sizeof any, fl__dnn.call.cudnnGetVersion());
 }
 
-static fl__dnn_plan *fl__dnn_plan_of(const fl__dnn_shape *s) {
-    fl__dnn_plan *p = &fl__dnn.plan[fl__cuda_hash(s, sizeof *s) % FL__DNN_PLANS];
-    if (p->there && !memcmp(&p->of, s, sizeof *s)) return p;
+/* The cached plan of a shape, which may be that it is unsupported; NULL as of fl__cuda_plan_find. */
+static fl__dnn_plan *fl__dnn_plan_of(const fl_call *c, const fl__dnn_shape *s) {
+    bool found;
+    fl__dnn_plan *p = fl__cuda_plan_find(&fl__dnn_table, s, c, &found);
+    if (!p || found) return p;
     if (p->plan) fl__dnn.call.cudnnBackendDestroyDescriptor(p->plan);
-    memset(p, 0, sizeof *p);
-    p->there = true;
-    p->of = *s;
+    *p = (fl__dnn_plan){.entry = p->entry, .of = *s};
     const bool tunes = !fl__dnn.device && fl__cuda_tunes();
     const int tuned = tunes ? fl__cuda_tuned(fl__dnn_key(s)) : -1;
     p->at = tuned < 0 ? 0 : tuned;
@@ -831,8 +835,8 @@ static bool fl__dnn_run(const fl_call *c, bool *done) {
     if (all & 15) u.shape.align = (int64_t)(all & -all);
     fl_scope s = fl_scope_begin();
     pthread_mutex_lock(&fl__dnn.lock);
-    fl__dnn_plan *p = fl__dnn_plan_of(&u.shape);
-    const bool ok = !p->can || (*done = fl__dnn_run_plan(p, &u));
+    fl__dnn_plan *p = fl__dnn_plan_of(c, &u.shape);
+    const bool ok = p && p->can ? (*done = fl__dnn_run_plan(p, &u)) : p || !fl__cuda_captures();
     pthread_mutex_unlock(&fl__dnn.lock);
     fl_scope_end(&s);
     return ok;
@@ -843,7 +847,8 @@ FL_PRIVATE int fl__cuda_dnn_plans(const fl_call *c) {
     if (!fl__dnn_use_of(c, &u)) return 0;
     if (fl__dnn_there() < 0) return -1;
     pthread_mutex_lock(&fl__dnn.lock);
-    const bool can = fl__dnn_plan_of(&u.shape)->can;
+    const fl__dnn_plan *p = fl__dnn_plan_of(c, &u.shape);
+    const bool can = p && p->can;
     pthread_mutex_unlock(&fl__dnn.lock);
     return can;
 }

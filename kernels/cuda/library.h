@@ -15,14 +15,11 @@ FL_PRIVATE bool fl__cuda_library(const char *file, const char *instead, const ch
                                  void *functions, int n);
 /* Opens a library, if it exists, on behalf of another one that would search fewer folders. */
 FL_PRIVATE void *fl__cuda_library_open(const char *file);
-/* Hash for tables of plans by shape. */
-FL_PRIVATE uint64_t fl__cuda_hash(const void *p, size_t bytes);
 #endif
 
 #if defined(FL_IMPL_ONLY_CUDA_LIBRARY) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CUDA_LIBRARY_IMPL
 #define FL_CUDA_LIBRARY_IMPL
-#include "../../fl/tensor/memo.h"
 #include <dlfcn.h>
 #include <glob.h>
 #include <limits.h>
@@ -115,11 +112,6 @@ FL_PRIVATE bool fl__cuda_library(const char *file, const char *instead, const ch
         fl_log_message(FL_LOG_WARN, "cuda: %s of %s is not found (FL_CUDA_LIBS): %s", missing, file,
                        instead);
     return !missing;
-}
-
-FL_PRIVATE uint64_t fl__cuda_hash(const void *p, size_t bytes) {
-    const uint64_t hash = fl__hash(FL__HASH, p, bytes);
-    return hash ^ hash >> 32;
 }
 
 #endif

@@ -26,6 +26,7 @@ FL_PRIVATE bool fl__cuda_widely(fl_slot own, const fl_backend *self, const fl_ca
 #include "backend.h"
 #include "library.h"
 #include "lt_calls.h"
+#include "plan.h"
 #include "tune.h"
 #include <pthread.h>
 #include <string.h>
@@ -41,9 +42,10 @@ typedef struct fl__lt_shape {
 } fl__lt_shape;
 
 typedef struct fl__lt_plan {
+    fl__cuda_plan entry;
     fl__lt_shape of;
-    bool there, can, fresh; /* fresh: as in dnn.h */
-    int at;                 /* index among the library's choices */
+    bool can, fresh; /* fresh: as in dnn.h */
+    int at;          /* index among the library's choices */
     fl__lt_desc op;
     fl__lt_layout a, b, d;
     fl__lt_algo algo;
@@ -59,8 +61,10 @@ static struct {
         FL__LT_CALLS(FL__LT_FIELD)
 #undef FL__LT_FIELD
     } call;
-    fl__lt_plan plan[FL__LT_PLANS];
 } fl__lt = {.lock = PTHREAD_MUTEX_INITIALIZER};
+static fl__lt_plan fl__lt_entries[FL__LT_PLANS];
+static const fl__cuda_plans fl__lt_table = {fl__lt_entries, FL__LT_PLANS, sizeof(fl__lt_plan),
+                                            sizeof(fl__lt_shape)};
 static fl_slot fl__lt_own_matmul;
 
 /* ---- the library ---- */
@@ -94,7 +98,6 @@ static void fl__lt_forget(fl__lt_plan *p) {
     if (p->a) fl__lt.call.cublasLtMatrixLayoutDestroy(p->a);
     if (p->b) fl__lt.call.cublasLtMatrixLayoutDestroy(p->b);
     if (p->d) fl__lt.call.cublasLtMatrixLayoutDestroy(p->d);
-    memset(p, 0, sizeof *p);
 }
 
 static bool fl__lt_make_layout(fl__lt_layout *to, const fl__lt_shape *s, int32_t type, bool transposed,
@@ -156,13 +159,13 @@ static uint64_t fl__lt_key(const fl__lt_shape *s) {
     return fl__cuda_tune_key(&any, sizeof any, fl__lt.call.cublasLtGetVersion());
 }
 
-/* The cached plan of a shape, which may be that it is unsupported. Evicts another plan if needed. */
-static fl__lt_plan *fl__lt_plan_of(const fl__lt_shape *s, const void *bias) {
-    fl__lt_plan *p = &fl__lt.plan[fl__cuda_hash(s, sizeof *s) % FL__LT_PLANS];
-    if (p->there && !memcmp(&p->of, s, sizeof *s)) return p;
+/* The cached plan of a shape, which may be that it is unsupported; NULL as of fl__cuda_plan_find. */
+static fl__lt_plan *fl__lt_plan_of(const fl_call *c, const fl__lt_shape *s, const void *bias) {
+    bool found;
+    fl__lt_plan *p = fl__cuda_plan_find(&fl__lt_table, s, c, &found);
+    if (!p || found) return p;
     fl__lt_forget(p);
-    p->there = true;
-    p->of = *s;
+    *p = (fl__lt_plan){.entry = p->entry, .of = *s};
     const int tuned = fl__cuda_tunes() ? fl__cuda_tuned(fl__lt_key(s)) : -1;
     p->at = tuned < 0 ? 0 : tuned;
     p->can = fl__lt_make_op(p, bias) &&
@@ -355,8 +358,8 @@ static bool fl__lt_run(const fl_call *c, fl_tensor *y, int32_t epilogue, const f
     p.shape.epilogue = epilogue;
     p.shape.align = fl__lt_alignment(&p);
     pthread_mutex_lock(&fl__lt.lock);
-    fl__lt_plan *plan = fl__lt_plan_of(&p.shape, p.bias);
-    const bool ok = !plan->can || (*done = fl__lt_run_plan(c, plan, &p));
+    fl__lt_plan *plan = fl__lt_plan_of(c, &p.shape, p.bias);
+    const bool ok = plan && plan->can ? (*done = fl__lt_run_plan(c, plan, &p)) : plan || !fl__cuda_captures();
     pthread_mutex_unlock(&fl__lt.lock);
     return ok;
 }

@@ -23,8 +23,8 @@ FL_PRIVATE void fl__cuda_tune(uint64_t key, int at, int (*make)(void *user, int 
 #if defined(FL_IMPL_ONLY_CUDA_TUNE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_CUDA_TUNE_IMPL
 #define FL_CUDA_TUNE_IMPL
+#include "../../fl/tensor/memo.h"
 #include "flk.h"
-#include "library.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -81,8 +81,8 @@ FL_PRIVATE bool fl__cuda_tunes(void) {
 }
 
 FL_PRIVATE uint64_t fl__cuda_tune_key(const void *shape, size_t bytes, uint64_t version) {
-    const uint64_t all[3] = {fl__cuda_hash(shape, bytes), flk_model(), version};
-    return fl__cuda_hash(all, sizeof all);
+    const uint64_t all[2] = {flk_model(), version};
+    return fl__memo_hash(all, sizeof all, fl__memo_hash(shape, bytes, 0));
 }
 
 FL_PRIVATE int fl__cuda_tuned(uint64_t key) {

@@ -360,6 +360,9 @@ inline cudaError_t cudaLaunchKernel(const void *f, dim3 grid, dim3 block, void *
 #define EMU_HOOK extern "C" __attribute__((weak, used))
 EMU_HOOK void cuda_emu_fail_in(int64_t n) { emu::fail_in = n; }
 EMU_HOOK void cuda_emu_break(void) { emu::broken = cudaErrorLaunchFailure; }
+EMU_HOOK void cuda_emu_break_next(void) { emu::break_next = true; } /* the work that runs next does */
+EMU_HOOK int cuda_emu_captures(void) { return emu::capturing != NULL; } /* this thread */
+EMU_HOOK void cuda_emu_set_device(int device) { cudaSetDevice(device); } /* as code beside fl does */
 EMU_HOOK int64_t cuda_emu_launches(void) { return emu::launches; }
 EMU_HOOK void cuda_emu_limit(int64_t bytes) { emu::limit = bytes ? (size_t)bytes : emu::RANGE; }
 EMU_HOOK void cuda_emu_seed(uint64_t seed) { emu::seed = seed; }

@@ -384,7 +384,9 @@ static int check(const desc *d) {
 
 fl__dnn_status cudnnBackendFinalize(fl__dnn_desc given) {
     desc *d = given;
-    const int s = d->done ? bad("finalized twice", d->kind) : check(d);
+    int s = d->done ? bad("finalized twice", d->kind) : check(d);
+    if (d->kind == FL__BACKEND_EXECUTION_PLAN_DESCRIPTOR && cuda_emu_captures && cuda_emu_captures())
+        s = bad("a plan that is made during a capture", 0);
     d->done = !s;
     if (d->kind != FL__BACKEND_EXECUTION_PLAN_DESCRIPTOR || s) return s;
     /* The graph goes, the plan stays. */

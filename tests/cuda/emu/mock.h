@@ -14,6 +14,7 @@
 
 /* The program's. */
 extern int cuda_emu_device(void) __attribute__((weak));
+extern int cuda_emu_captures(void) __attribute__((weak)); /* whether this thread does */
 extern int cuda_emu_start(void (*work)(void *), void *arg, void *stream, void (*done)(void *))
     __attribute__((weak));
 

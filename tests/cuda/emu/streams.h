@@ -8,7 +8,7 @@ namespace emu {
 inline emu_stream &first = *new emu_stream(); /* NULL */
 inline auto &streams = *new std::vector<emu_stream *>{&first};
 inline thread_local emu_stream *capturing; /* this thread; NULL: none */
-inline bool capture_failed, drops_waits;
+inline bool capture_failed, drops_waits, break_next;
 
 inline emu_stream *of(cudaStream_t s) { return s ? s : &first; }
 inline bool ready(const emu_stream *s) {
@@ -34,6 +34,7 @@ inline void run_until(const emu_stream *wanted) {
         for (uint64_t n = 1 + draw(16); n && ready(s) && waiting(wanted); n--) {
             open(s->queue.front().reach);
             if (!broken) s->queue.front().run();
+            if (break_next) break_next = false, stop("a kernel fails, as it is told to");
             s->queue.pop_front();
         }
     }
