@@ -530,7 +530,7 @@ $(FUZZ)/fuzz_%: tests/fuzz_%.c tests/fuzz.h tests/fuzz_composed.h $(FUZZ)/libfl.
 # is CPU_GEMM_TILE. The first include brings all that is declared, the second one the implementation. It is
 # a file, so that ccache can know it.
 unit_name = $(shell echo $(1) | sed 's,^fl[_/],,; s,^kernels/,,; s,/,_,g' | tr a-z A-Z)
-CUDA_UNITS = $(if $(CUDA),fl_backend.h fl/speech/lattice.h $(filter kernels/cuda/%,$(UNITS)))
+CUDA_UNITS = $(if $(CUDA),fl_backend.h fl_cuda.h fl/speech/lattice.h $(filter kernels/cuda/%,$(UNITS)))
 CUDA_UNIT_OBJECTS = $(CUDA_UNITS:%.h=$(BUILD)/%.o)
 PLAIN_OBJECTS = $(patsubst %.h,$(PLAIN)/%.o,$(filter-out $(CUDA_UNITS),$(UNITS)))
 OBJECTS = $(PLAIN_OBJECTS) $(CUDA_UNIT_OBJECTS)
@@ -584,7 +584,10 @@ CUDA_CC = $(NVCC) -std=c++17 -O3 --fmad=false \
 CUDA_LIBS = -L$(CUDA_HOME)/lib64 -lcudart_static -lstdc++ -ldl -lrt
 endif
 CUDA_OBJECTS = $(if $(CUDA),$(CUDA_KERNELS:%.cu=$(BUILD)/%.cu.o))
-$(CUDA_OBJECTS): $(BUILD)/%.cu.o: %.cu $(BUILD)/flags-cuda
+# Kernels of the ops that the suites test besides fl's own: those of OPS_H.
+OPS_CU ?= $(if $(OPS_H),,examples/extend/own_op.cu)
+OPS_OBJECT = $(if $(CUDA),$(OPS_CU:%.cu=$(BUILD)/%.cu.o))
+$(CUDA_OBJECTS) $(OPS_OBJECT): $(BUILD)/%.cu.o: %.cu $(BUILD)/flags-cuda
 	@mkdir -p $(@D)
 	@echo NV $<
 	@$(CUDA_CC) $(if $(filter emu,$(CUDA)),,-Xptxas -v 2> $@.ptxas) -MMD -MP -MF $(@:.o=.d) -MT $@ -c -o $@ \
@@ -604,7 +607,7 @@ $(BUILD)/libfl.a: $(OBJECTS) $(CUDA_OBJECTS) $(GLOO_OBJECT)
 	@echo AR $@
 
 .PHONY: cuda-kernels
-cuda-kernels: $(CUDA_OBJECTS)
+cuda-kernels: $(CUDA_OBJECTS) $(OPS_OBJECT)
 
 # Those libraries: they check what is asked of them, and compute it with plain loops.
 $(BUILD)/mock/libcublasLt.so.13: tests/cuda/emu/cublaslt.c kernels/cuda/lt_calls.h tests/cuda/emu/mock.h
@@ -646,16 +649,17 @@ $(PROGRAMS): $(BUILD)/%: $(PLAIN)/%.o $(BUILD)/libfl.a
 	@mkdir -p $(@D)
 	@$(CC) $(ALL_CFLAGS) $(HARDEN_LDFLAGS) $(WRAP) -o $@ $(filter %.o,$^) $(BUILD)/libfl.a $(CUDA_LIBS) $(LIBS)
 	@echo LD $@
+$(addprefix $(BUILD)/,tests/conformance tests/gradcheck tests/test_cuda examples/extend/own_op): $(OPS_OBJECT)
 $(BUILD)/bench/scale: WRAP = -Wl,--wrap=fl_parallel
 WITH_MODELS = bench/model bench/scale bench/dist bench/checkpoint tests/test_models tests/test_modes tests/test_onnx \
     tests/test_precision tests/test_write
 $(WITH_MODELS:%=$(BUILD)/%): $(MODEL_UNITS:%=$(PLAIN)/%.o)
 
-$(BUILD)/yours/%: tests/%.c $(BUILD)/flags-yours $(BUILD)/libfl.a
+$(BUILD)/yours/%: tests/%.c $(BUILD)/flags-yours $(OPS_OBJECT) $(BUILD)/libfl.a
 	@mkdir -p $(@D)
 	@echo CC $< with $(BACKEND_H) $(OPS_H)
-	@$(CC) -std=gnu11 $(ALL_CFLAGS) $(YOURS) -I. -MMD -MP -MT $@ -MF $@.d -o $@ $< $(BUILD)/libfl.a \
-	    $(CUDA_LIBS) $(LIBS)
+	@$(CC) -std=gnu11 $(ALL_CFLAGS) $(YOURS) -I. -MMD -MP -MT $@ -MF $@.d -o $@ $< $(OPS_OBJECT) \
+	    $(BUILD)/libfl.a $(CUDA_LIBS) $(LIBS)
 
 # Calls of all public functions, for a test, from their prototypes.
 MISUSED := fl_all.h $(shell grep -l '^FL_API.*;$$' $(filter fl/% kernels/cpu/%,$(HEADERS)))
@@ -691,7 +695,7 @@ $(PLAIN)/flags $(BUILD)/flags-cuda $(BUILD)/flags-yours: FORCE
 	    $(if $(filter %-yours,$@),$(YOURS)) > $@.new
 	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
 
--include $(wildcard $(BUILD)/yours/*.d) $(OBJECTS:.o=.d) $(CUDA_OBJECTS:.o=.d)
+-include $(wildcard $(BUILD)/yours/*.d) $(OBJECTS:.o=.d) $(CUDA_OBJECTS:.o=.d) $(OPS_OBJECT:.o=.d)
 -include $(PROGRAMS:$(BUILD)/%=$(PLAIN)/%.d) $(MODEL_UNITS:%=$(PLAIN)/%.d)
 
 # --- optional parts --------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@
 #include "fl_vision.h"
 #include "fl_dist.h"
 #include "fl_export.h"
+#include "fl_cuda.h"
 #include "fl_graph.h"
 #include "fl_backend.h"
 #include "fl.h"

@@ -2,6 +2,7 @@
    mappings, memory. What its ops compute is for conformance, gradcheck and random (make CUDA=emu
    test-cuda). */
 #include "../fl_all.h"
+#include "../examples/extend/own_op.h"
 #include "heap.h"
 #include "test.h"
 #include <dlfcn.h>
@@ -1205,6 +1206,146 @@ TEST(any_request_of_the_heap_may_fail) {
     fl_heap_use(heap_fn, NULL);
     CHECK(sweep_heap(all_kinds, false) > 10);
     fl_heap_use(NULL, NULL);
+}
+
+/* ---- kernels of users ---- */
+
+static double largest_difference(fl_tensor *a, fl_tensor *b) {
+    return fl_item(fl_to(fl_amax(fl_abs(fl_sub(fl_to(a, "cpu"), fl_to(b, "cpu"))), FL_ALL_AXES), "cpu"));
+}
+
+/* examples/extend/own_op.cu */
+TEST(an_op_of_a_user_is_one_launch_on_every_device) {
+    NEEDS_EMULATION;
+    static const char *const on[2] = {"cuda", "cuda:1"};
+    fl_rng rng = {7, 0};
+    bool named = false;
+    REQUIRE(snake_register() && snake_on_cuda);
+    for (int i = 0; i < 2; i++) {
+        fl_scope s = fl_scope_begin();
+        fl_tensor *x = fl_to(fl_normal(FL_SHAPE(70, 33), 0, 1, FL_F32, &rng), on[i]);
+        const int64_t before = cuda_emu_launches();
+        fl_var *v = fv_param(x), *y = snake_var(v, 1.5);
+        CHECK_EQ_INT(cuda_emu_launches() - before, 1);
+        CHECK(largest_difference(fv_value(y), snake(fl_to(x, "cpu"), 1.5)) < 1e-6);
+        CHECK(fl_backward(fv_sum(y, FL_ALL_AXES)));
+        CHECK(largest_difference(fv_grad(v), fl_add(fl_sin(fl_mul(x, fl_num(3))), fl_num(1))) < 1e-6);
+        CHECK(snake(fl_empty(FL_SHAPE(0, 3), FL_F32), 2) != NULL);
+        for (int call = 1; call < 8; call++) {
+            cuda_emu_fail_in(call);
+            if (!snake(x, 2)) named |= strstr(fl_error(), "fl_snake: cuda: a launch: unknown error") != NULL;
+            cuda_emu_fail_in(0);
+            fl_error_clear();
+            CHECK(snake(x, 2) != NULL);
+        }
+        fl_scope_end(&s);
+    }
+    CHECK(named);
+    CHECK_EQ_INT(test_live_buffers(), 0);
+}
+
+/* A step waits in a queue, which a kernel of fl launches first. */
+TEST(an_op_of_a_user_sees_the_step_before_it) {
+    NEEDS_EMULATION;
+    static fl_step_rule rule = {
+        .reads = "g", .writes = "p", .numbers = "lr", .formula = "SUB(p, MUL(lr, g))"};
+    fl_tensor *lr = fl_full(FL_SCALAR_SHAPE, 0.5, FL_F64);
+    REQUIRE(snake_register());
+    for (uint64_t seed = 0; seed < 20; seed++) {
+        fl_scope s = fl_scope_begin();
+        cuda_emu_seed(seed);
+        fl_var *p = fv_param(fl_full(FL_SHAPE(300), 1, FL_F32));
+        fl_optim *o = fl_optim_sgd(((fv_list){1, &p}), .lr = 0.5);
+        CHECK(fv_set_grad(p, fv_const(fl_full(FL_SHAPE(300), -2, FL_F32))) && fl_optim_step(o));
+        fl_tensor *y = snake(fv_value(p), 1), *g = fl_full(FL_SHAPE(300), 4, FL_F32);
+        CHECK_NEAR(fl_item(fl_sum(y, FL_ALL_AXES)), 300 * (2 + sin(2) * sin(2)), 1e-3);
+        const int64_t before = cuda_emu_launches();
+        CHECK(fl_step(&rule, (fl_tensor *[]){g, fv_value(p)}, 1, &lr, NULL));
+        y = snake(fv_value(p), 1);
+        CHECK_EQ_INT(cuda_emu_launches() - before, 2); /* the step's, then its own */
+        CHECK_NEAR(fl_item(fl_sum(y, FL_ALL_AXES)), 0, 1e-3);
+        fl_optim_free(o);
+        fl_scope_end(&s);
+    }
+}
+
+/* x = snake(y) on one stream, y = -x on the other, and so on: wrong if a stream does not wait. */
+static double snakes_on_streams(uint64_t seed) {
+    fl_scope s = fl_scope_begin();
+    cuda_emu_seed(seed);
+    fl_tensor *x = fl_full(FL_SHAPE(100), 0.25, FL_F32);
+    for (int i = 0; i < 12; i++) {
+        fl_stream(i % 2);
+        CHECK(fl_assign(x, i % 3 ? snake(x, 1) : fl_neg(x)));
+    }
+    fl_stream(0);
+    const double sum = fl_item(fl_sum(x, FL_ALL_AXES));
+    fl_scope_end(&s);
+    return sum;
+}
+
+TEST(streams_wait_for_an_op_of_a_user) {
+    NEEDS_EMULATION;
+    int wrong = 0;
+    REQUIRE(snake_register() && fl_backend_set_default("cpu"));
+    const double want = snakes_on_streams(0);
+    CHECK(fl_backend_set_default("cuda"));
+    for (uint64_t seed = 1; seed <= 20; seed++) CHECK_NEAR(snakes_on_streams(seed), want, 1e-4);
+    cuda_emu_drop_waits(true);
+    for (uint64_t seed = 1; seed <= 20; seed++) wrong += fabs(snakes_on_streams(seed) - want) > 1e-4;
+    cuda_emu_drop_waits(false);
+    CHECK(wrong > 10);
+}
+
+/* An op whose kernel is text: y = k x + 1. */
+static fl_op op_line;
+static const char *line_text;
+static bool line_compose(const fl_call *c, fl_tensor **y) {
+    y[0] = fl_add(fl_mul(c->in[0], fl_num(*(const double *)c->args)), fl_num(1));
+    return y[0] != NULL;
+}
+FL_CUDA_SLOT(line_slot) {
+    if (!fl_out_make(c->out[0])) return false;
+    void *y = fl_data(c->out[0]), *x = fl_data(c->in[0]);
+    int64_t n = fl_numel(c->in[0]);
+    double k = *(const double *)c->args;
+    return fl_cuda_launch(c, line_text, "line", (n + 63) / 64, 64, (void *[]){&y, &x, &n, &k});
+}
+static bool line_register(const char *text) {
+    static const fl_op_info info = {
+        .name = "line", .args_size = sizeof(double), .uses = "add mul", .compose = line_compose};
+    line_text = text;
+    if (!op_line) op_line = fl_op_register(&info);
+    return fl_cuda_set(op_line, line_slot, FL_SLOT_CONTIGUOUS);
+}
+static fl_tensor *line(fl_tensor *x, double k) {
+    return fl_call_into(op_line, fl_out_like(x, FL_F32), x, NULL, &k);
+}
+#define LINE_OF(index) \
+    "extern \"C\" __global__ void line(float *y, const float *x, int64_t n, double k) {\n" \
+    "    const int64_t i = " index ";\n" \
+    "    if (i < n) y[i] = flm_add_f32(flm_mul_f32(x[i], (float)k), 1.0f);\n}\n"
+static const char line_of_source[] = LINE_OF("(int64_t)blockIdx.x * blockDim.x + threadIdx.x");
+
+TEST(a_kernel_of_a_user_is_compiled_from_source_once) {
+    NEEDS_CUDA;
+    if (!compiles_programs()) SKIP("NVRTC: FL_CUDA_LIBS");
+    REQUIRE(line_register(line_of_source));
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = fl_arange(0, 1000, 1, FL_F32);
+    for (int i = 0; i < 4; i++) {
+        fl_tensor *y = line(i % 2 && cuda_emu_fail_in ? fl_to(x, "cuda:1") : x, i);
+        CHECK(y && fl_item(fl_sum(y, FL_ALL_AXES)) == 499500.0 * i + 1000);
+    }
+    if (cuda_emu_fail_in) CHECK_EQ_INT(programs_compiled(), 1);
+    CHECK(line(fl_empty(FL_SHAPE(0), FL_F32), 2) != NULL);
+    CHECK(line_register(LINE_OF("other")));
+    CHECK(!line(x, 2));
+    CHECK_STR(fl_error(), "fl_line: cuda: kernel 'line': ");
+    CHECK_STR(fl_error(), "other"); /* what the compiler says */
+    fl_error_clear();
+    fl_scope_end(&s);
+    CHECK_EQ_INT(test_live_buffers(), 0);
 }
 
 /* ---- two devices ---- */

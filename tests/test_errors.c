@@ -370,6 +370,13 @@ static void rows_of_handles(void) {
     FINE(fl_op_count, fl_op_count() > FL_TABLE_OPS);
     NO(fl_backend_set, (NULL, FL_OP_add, no_slot, 0), "the backend is NULL");
     NO(fl_backend_set, (&(fl_backend){.name = "x"}, FL_MAX_OPS, no_slot, 0), "does not exist");
+    if (!fl_backend_at(1)) { /* a build without backend cuda */
+        NO(fl_cuda_set, (FL_OP_add, no_slot, 0), "make CUDA=1");
+        NO_FILE(fl_cuda_slot, (fl_backend_at(0), NULL, no_slot), "make CUDA=1");
+        NO_FILE(fl_cuda_stream, (), "make CUDA=1");
+        NO_FILE(fl_cuda_launched, (NULL, 0), "make CUDA=1");
+        NO_FILE(fl_cuda_launch, (NULL, "", "kernel", 1, 1, NULL), "make CUDA=1");
+    }
     FINE(fl_op_get_info, !fl_op_get_info((fl_op)-1) && !fl_op_get_info(FL_OP_NONE));
     FINE(fl_op_by_name, fl_op_by_name(NULL) == FL_OP_NONE && fl_op_by_name("no such op") == FL_OP_NONE);
     FINE(fl_op_uses, !fl_op_uses(FL_OP_NONE, FL_OP_add) && !fl_op_uses(FL_OP_gelu, (fl_op)-1));

@@ -1,8 +1,8 @@
 /* examples/extend/own_op.h - a fused op outside of fl: snake(x) = x + sin(a x)^2 / a
 
    Kernel, composition, gradient and registration; fl is not edited, and only files that include this
-   one are compiled again. Every backend has the op from then on: the cpu by the kernel, others by the
-   composition, so that an overridden sin is seen here too. (Ziyin et al., 2020: Neural Networks Fail
+   one are compiled again. Every backend has the op from then on: the cpu by the kernel, cuda by that of
+   own_op.cu if it is linked, others by the composition, so that an overridden sin is seen too. (Ziyin et al., 2020: Neural Networks Fail
    to Learn Periodic Functions.) */
 #ifndef OWN_OP_H
 #define OWN_OP_H
@@ -58,6 +58,9 @@ static fl_var *snake_var(fl_var *x, double a) {
     return fv_record_op(op_snake, snake(fv_value(x), a), FV_IN(x), FV_SAVE(x), &(snake_args){a});
 }
 
+/* Of own_op.cu; NULL in programs without it. */
+extern bool snake_on_cuda(fl_op op) __attribute__((weak));
+
 /* Before other threads start. */
 static bool snake_register(void) {
     static const fl_op_info info = {.name = "snake",
@@ -67,6 +70,7 @@ static bool snake_register(void) {
                                     .gradient = snake_back};
     fl_backend cpu = *fl_backend_at(fl_backend_index("cpu"));
     op_snake = fl_op_register(&info);
+    if (snake_on_cuda && !snake_on_cuda(op_snake)) return false;
     return fl_backend_set(&cpu, op_snake, snake_kernel, FL_SLOT_CONTIGUOUS) && fl_backend_use(&cpu, NULL);
 }
 

@@ -28,7 +28,7 @@
 #ifdef FL_STATIC
 #error "fl: FL_USE_CUDA has one cache of device memory: define FL_IMPLEMENTATION in one file, not FL_STATIC"
 #endif
-#include "../../fl_backend.h"
+#include "../../fl_cuda.h"
 #include "flk.h"
 #include "memory.h"
 FL_API const fl_backend *fl_backend_cuda(void);
@@ -36,14 +36,7 @@ FL_API const fl_backend *fl_backend_cuda(void);
 FL_API const fl_backend *fl_backend_cuda_of(int device);
 
 /* private: shared by the files with slots */
-#define FL__CUDA_SLOT(name) \
-    static bool name##_body(const fl_backend *self, const fl_call *c); \
-    static bool name(const fl_backend *self, const fl_call *c) { \
-        return fl__cuda_slot(self, c, name##_body); \
-    } \
-    static bool name##_body(const fl_backend *self __attribute__((unused)), const fl_call *c)
-/* Runs a slot on the current stream, after the work of other streams on the operands. */
-FL_PRIVATE bool fl__cuda_slot(const fl_backend *self, const fl_call *c, fl_slot run);
+#define FL__CUDA_SLOT FL_CUDA_SLOT
 /* Returns this thread's current stream, NULL after fl_fail. Other threads wait until fl__cuda_end. */
 FL_PRIVATE void *fl__cuda_begin(int device);
 FL_PRIVATE void fl__cuda_end(void);
@@ -151,7 +144,9 @@ static bool fl__cuda_use(const fl_call *c, const fl_tensor *t, void *stream) {
     return fl_buffer_use(t->buffer, stream);
 }
 
-FL_PRIVATE bool fl__cuda_slot(const fl_backend *self, const fl_call *c, fl_slot run) {
+FL_API bool fl_cuda_slot(const fl_backend *self, const fl_call *c, fl_slot run) {
+    static const char *const fn = "fl_cuda_slot";
+    if (!fl_given(self, fn, "the backend") || !fl_given(c, fn, "the call")) return false;
     void *stream = fl__cuda_begin(fl__cuda_ordinal(self));
     if (!stream) return false;
     bool ok = !fl__cuda_captures() || fl__cuda_graph_takes(c, stream);
@@ -160,6 +155,15 @@ FL_PRIVATE bool fl__cuda_slot(const fl_backend *self, const fl_call *c, fl_slot 
     ok = ok && run(self, c);
     fl__cuda_end();
     return ok || fl__cuda_graph_spoil();
+}
+
+FL_API void *fl_cuda_stream(void) {
+    return flk_stream_now();
+}
+
+FL_API bool fl_cuda_launched(const fl_call *c, int error) {
+    if (!fl_given(c, "fl_cuda_launched", "the call")) return false;
+    return fl__cuda_started(c, flk_launched(error, "a launch"));
 }
 
 static bool fl__cuda_storage(const fl_backend *self, fl_mem_info *info) {
@@ -712,6 +716,14 @@ FL_API const fl_backend *fl_backend_cuda_of(int device) {
 
 FL_API const fl_backend *fl_backend_cuda(void) {
     return fl_backend_cuda_of(0);
+}
+
+FL_API bool fl_cuda_set(fl_op op, fl_slot slot, unsigned flags) {
+    for (int i = 0; i < FLK_DEVICES; i++) {
+        fl_backend b = *fl_backend_at(fl_backend_index(fl__cuda_device(i)->name)); /* with earlier changes */
+        if (!fl_backend_set(&b, op, slot, flags) || !fl_backend_use(&b, NULL)) return false;
+    }
+    return true;
 }
 
 #endif

@@ -64,6 +64,8 @@ enum { FLK_STREAMS = 256 };
 const char *flk_use_stream(int device, int n, void **stream); /* sets this thread's current stream */
 void *flk_stream_now(void);    /* the current stream, after flushing the queue */
 void *flk_stream_in_use(void); /* the current stream, without flushing */
+/* After a launch: the text of `error`, a cudaError_t of `what`, or of queued work launched before. */
+const char *flk_launched(int error, const char *what);
 void *flk_swap_stream(void *stream); /* changes it temporarily: returns the old one; NULL changes nothing */
 /* flk_mark records an event after all work of `stream`. flk_wait makes later work of `stream`, on any
    device, wait for it, or, if stream is NULL, the host. */
@@ -115,12 +117,13 @@ typedef struct flk_random_args {
 } flk_random_args;
 const char *flk_random(const flk_random_args *a);
 
-/* ---- programs: kernels that are compiled while the process runs, named "program" (nvrtc.h) ---- */
+/* ---- kernels that are compiled while the process runs (nvrtc.h) ---- */
 
 int flk_architecture(void); /* of the current device: 90 for sm_90; 0: unknown */
 /* *kernel: of machine code for the current device's architecture, on all such devices; it stays loaded. */
-const char *flk_program_load(void **kernel, const void *code);
-const char *flk_program_run(void *kernel, const flk_program *p);
+const char *flk_kernel_load(void **kernel, const void *code, const char *name);
+const char *flk_kernel_launch(void *kernel, int64_t blocks, int threads, void **args);
+const char *flk_program_run(void *kernel, const flk_program *p); /* a kernel named "program" */
 
 /* ---- reductions: t[0] is y by the kept dims, t[1] x, whose other dims follow. Both are ordered by x's
    memory, but for argmin/argmax in logical order. inner: the innermost reduced dim is closer in memory than

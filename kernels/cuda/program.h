@@ -47,7 +47,7 @@ static void *fl__cuda_program_make(const fl_formula *f, fl_dtype d, int architec
     fl__text *text = fl_heap_alloc(sizeof *text);
     const bool printed = text && fl__kernel_print(text, f, d, "program", fl__language_cuda());
     char *code = printed ? fl__nvrtc_compile(text->at, architecture, false, log, sizeof log) : NULL;
-    const char *why = code ? flk_program_load(&kernel, code) : log;
+    const char *why = code ? flk_kernel_load(&kernel, code, "program") : log;
     if (why && !fl__cuda_programs.warned) {
         fl_log_message(FL_LOG_WARN, "cuda: a program is not compiled, it runs op by op: %s", why);
         fl__cuda_programs.warned = true;
@@ -57,16 +57,22 @@ static void *fl__cuda_program_make(const fl_formula *f, fl_dtype d, int architec
     return why ? NULL : kernel;
 }
 
-/* The kernel of a program on the current device, made if it is new; NULL if it cannot be. Under the lock. */
-static void *fl__cuda_program_find(const fl_formula *f, fl_dtype d) {
+/* That of the current device. Under the lock. */
+static int fl__cuda_architecture(void) {
     int *architecture = &fl__cuda_programs.architecture[flk_device()];
     if (!*architecture) *architecture = flk_architecture();
-    const uint64_t tag = (uint64_t)d << 32 | (uint32_t)*architecture;
+    return *architecture;
+}
+
+/* The kernel of a program on the current device, made if it is new; NULL if it cannot be. Under the lock. */
+static void *fl__cuda_program_find(const fl_formula *f, fl_dtype d) {
+    const int architecture = fl__cuda_architecture();
+    const uint64_t tag = (uint64_t)d << 32 | (uint32_t)architecture;
     const size_t bytes = fl__formula_bytes(f);
     const fl__cuda_kernel *kept = fl_memo_find(&fl__cuda_kernels, f, bytes, tag);
     if (kept) return kept->kernel;
     if (fl__cuda_kernels.n == FL__CUDA_PROGRAMS || fl__cuda_captures()) return NULL;
-    const fl__cuda_kernel made = {fl__cuda_program_make(f, d, *architecture)};
+    const fl__cuda_kernel made = {fl__cuda_program_make(f, d, architecture)};
     return fl_memo_add(&fl__cuda_kernels, f, bytes, tag, &made) ? made.kernel : NULL;
 }
 
@@ -120,6 +126,39 @@ FL__CUDA_SLOT(fl__cuda_formula_op) {
         if (!fl_out_make(c->out[i])) return false;
     fl__cuda_program_operands(&p, c, &a->program);
     return fl__cuda_started(c, flk_program_run(kernel, &p));
+}
+
+/* ---- kernels of users ---- */
+
+/* The kernel `name` of a text on the current device, made if it is new. Under the lock. */
+static void *fl__cuda_source_kernel(const char *op, const char *source, const char *name) {
+    const int architecture = fl__cuda_architecture();
+    const uint64_t tag = fl__memo_hash(name, strlen(name), (uint64_t)architecture);
+    const fl__cuda_kernel *found = fl_memo_find(&fl__cuda_kernels, source, strlen(source), tag);
+    fl__cuda_kernel made = {NULL};
+    char log[1000] = "out of memory";
+    if (found) return found->kernel;
+    if (fl__cuda_captures())
+        return fl_fail("fl_%s: cuda: kernel '%s' is not compiled yet, and cannot be while a graph is captured",
+                       op, name), NULL;
+    if (!fl__nvrtc()) return fl_fail("fl_%s: cuda: kernel '%s': NVRTC is not found", op, name), NULL;
+    char *code = fl__nvrtc_compile(source, architecture, false, log, sizeof log);
+    const char *why = code ? flk_kernel_load(&made.kernel, code, name) : log;
+    if (!why && !fl_memo_add(&fl__cuda_kernels, source, strlen(source), tag, &made))
+        why = "there are too many kernels";
+    fl_heap_free(code);
+    return why ? fl_fail("fl_%s: cuda: kernel '%s': %s", op, name, why), NULL : made.kernel;
+}
+
+FL_API bool fl_cuda_launch(const fl_call *c, const char *source, const char *name, int64_t blocks,
+                           int threads, void **args) {
+    static const char *const fn = "fl_cuda_launch";
+    if (!fl_given(c, fn, "the call") || !fl_given(source, fn, "the text") || !fl_given(name, fn, "the name"))
+        return false;
+    pthread_mutex_lock(&fl__cuda_programs.lock);
+    void *kernel = fl__cuda_source_kernel(fl_op_get_info(c->op)->name, source, name);
+    pthread_mutex_unlock(&fl__cuda_programs.lock);
+    return kernel && (!blocks || fl__cuda_started(c, flk_kernel_launch(kernel, blocks, threads, args)));
 }
 
 static const fl_backend *fl__cuda_program_table(const fl_backend *now) {

@@ -76,11 +76,12 @@ cudaStream_t flk_stream(void) {
 void *flk_stream_now(void) { return flk_stream(); }
 const uint64_t *flk_rng_word(void) { return flk_captured_word; }
 flk_fault *flk_faults(void) { return flk_devices[flk_device()].fault; }
-const char *flk_started(const char *kernel) {
-    const char *why = flk_error(cudaGetLastError(), kernel), *before = flk_work_why;
+const char *flk_launched(int error, const char *what) {
+    const char *why = flk_error((cudaError_t)error, what), *before = flk_work_why;
     flk_work_why = NULL;
     return before ? before : why;
 }
+const char *flk_started(const char *kernel) { return flk_launched(cudaGetLastError(), kernel); }
 
 /* ---- devices ---- */
 
@@ -361,26 +362,27 @@ int flk_architecture(void) {
     return cudaGetDeviceProperties(&p, flk_device()) == cudaSuccess ? p.major * 10 + p.minor : 0;
 }
 
-const char *flk_program_load(void **kernel, const void *code) {
+const char *flk_kernel_load(void **kernel, const void *code, const char *name) {
     cudaLibrary_t library = NULL;
     cudaKernel_t k = NULL;
     const char *why =
         flk_error(cudaLibraryLoadData(&library, code, NULL, NULL, 0, NULL, NULL, 0), "cudaLibraryLoadData");
     if (why) return why;
-    if ((why = flk_error(cudaLibraryGetKernel(&k, library, "program"), "cudaLibraryGetKernel")))
+    if ((why = flk_error(cudaLibraryGetKernel(&k, library, name), "cudaLibraryGetKernel")))
         cudaLibraryUnload(library);
     *kernel = (void *)k;
     return why;
 }
 
+const char *flk_kernel_launch(void *kernel, int64_t blocks, int threads, void **args) {
+    const cudaStream_t stream = flk_stream();
+    const dim3 grid((unsigned)blocks), block((unsigned)threads);
+    return flk_launched(cudaLaunchKernel(kernel, grid, block, args, 0, stream), "a launch");
+}
+
 const char *flk_program_run(void *kernel, const flk_program *p) {
     void *args[] = {(void *)p};
-    if (!p->n) return NULL;
-    const cudaStream_t stream = flk_stream();
-    const cudaError_t e =
-        cudaLaunchKernel(kernel, dim3(flk_blocks(p->n)), dim3(FLK_BLOCK), args, 0, stream);
-    const char *why = flk_error(e, "a program"), *before = flk_started("a program");
-    return before ? before : why;
+    return p->n ? flk_kernel_launch(kernel, flk_blocks(p->n), FLK_BLOCK, args) : NULL;
 }
 
 size_t flk_limit(void) {

@@ -4,7 +4,7 @@
 # Front doors, the headers of the root, include their own files; what they call is looked at.
 BEGIN {
     # from the lowest; of several beginnings that fit a path the longest counts
-    n = split("fl_mem.h fl/mem/|kernels/fl_|fl_tensor.h fl_backend.h fl/tensor/|fl/records/|kernels/|fl_autograd.h fl/autograd/|" \
+    n = split("fl_mem.h fl/mem/|kernels/fl_|fl_tensor.h fl_backend.h fl/tensor/|fl/records/|kernels/ fl_cuda.h|fl_autograd.h fl/autograd/|" \
               "fl/ops/|fl/tools/|fl_graph.h fl/graph/|fl_data.h fl/data/|fl_nn.h fl/nn/|fl_optim.h fl/optim/|fl_dist.h fl/distributed/ kernels/dist/|" \
               "fl_text.h fl/text/|fl_speech.h fl/speech/ kernels/speech/ kernels/cuda/lattice.h|fl_vision.h fl/vision/ kernels/vision/|" \
               "fl_export.h fl/export/|" \

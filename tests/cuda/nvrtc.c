@@ -184,6 +184,16 @@ static void equal_texts(void) {
     for (int i = 0; i < 3; i++) free(t[i].all);
 }
 
+/* As fl_cuda_launch gets it. */
+static void text_of_a_user(int architecture) {
+    char log[400], *made = fl__nvrtc_compile(
+        "extern \"C\" __global__ void twice(float *y, const float *x, int64_t n) {\n"
+        "    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;\n"
+        "    if (i < n) y[i] = flm_add_f32(x[i], x[i]);\n}\n", architecture, true, log, sizeof log);
+    check(made && !*log && count(made, ".entry twice(") == 1, "a text of a user", log);
+    fl_heap_free(made);
+}
+
 static void errors(int architecture) {
     char log[200], *made = fl__nvrtc_compile("no text", architecture, false, log, sizeof log);
     check(!made && strstr(log, "error"), "a wrong text", "gives no error");
@@ -205,6 +215,7 @@ int main(int argc, char **argv) {
         compile_programs(FL_F32, number);
         compile_programs(FL_F64, number);
         fusing(number);
+        text_of_a_user(number);
         errors(number);
     }
     equal_texts();

@@ -35,6 +35,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <dlfcn.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -323,8 +324,8 @@ template <class K> cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, K) {
 typedef struct emu_library *cudaLibrary_t;
 typedef struct emu_kernel *cudaKernel_t;
 struct emu_kernel {
-    void (*run)(const void *p, unsigned grid, unsigned block);
-    size_t bytes; /* of its argument */
+    void (*run)(void **args, unsigned grid, unsigned block);
+    std::vector<size_t> bytes; /* of its arguments */
 };
 inline cudaError_t cudaLibraryLoadData(cudaLibrary_t *to, const void *code, void *, void *, unsigned, void *,
                                        void *, unsigned) {
@@ -340,7 +341,10 @@ inline cudaError_t cudaLibraryGetKernel(cudaKernel_t *to, cudaLibrary_t l, const
     EMU_CALL(cudaErrorInvalidValue)
     void *const run = dlsym(l, "emu_run"), *const bytes = dlsym(l, "emu_bytes");
     if (!run || !bytes || !dlsym(l, name)) return emu::last_error = cudaErrorInvalidValue;
-    *to = new emu_kernel{(void (*)(const void *, unsigned, unsigned))run, *(const size_t *)bytes};
+    const size_t *n = ((const size_t *(*)())bytes)(); /* 0 ends them */
+    emu_kernel k = {(void (*)(void **, unsigned, unsigned))run, {}};
+    while (*n) k.bytes.push_back(*n++);
+    *to = new emu_kernel(k);
     return cudaSuccess;
 }
 inline cudaError_t cudaLaunchKernel(const void *f, dim3 grid, dim3 block, void **args, size_t,
@@ -350,9 +354,25 @@ inline cudaError_t cudaLaunchKernel(const void *f, dim3 grid, dim3 block, void *
     if (!grid.x || !block.x || block.x > 1024) return emu::last_error = cudaErrorInvalidValue;
     if (emu::of(s)->device != emu::current) return emu::last_error = cudaErrorInvalidResourceHandle;
     emu::launches++;
-    const std::string p((const char *)args[0], k.bytes); /* is read now */
-    emu::put(s, [=] { k.run(p.data(), grid.x, block.x); });
+    std::vector<std::string> copies; /* arguments are read now */
+    for (size_t i = 0; i < k.bytes.size(); i++) copies.emplace_back((const char *)args[i], k.bytes[i]);
+    emu::put(s, [=] {
+        std::vector<void *> p;
+        for (const auto &c : copies) p.push_back((void *)c.data());
+        k.run(p.data(), grid.x, block.x);
+    });
     return cudaSuccess;
+}
+/* The same of a kernel that is compiled with the program. */
+template <class... A, size_t... I>
+void emu_launch(void (*f)(A...), dim3 grid, dim3 block, void **args, cudaStream_t s,
+                std::index_sequence<I...>) {
+    emu::launch(f, grid, block, s, *(A *)args[I]...);
+}
+template <class... A>
+cudaError_t cudaLaunchKernel(void (*f)(A...), dim3 grid, dim3 block, void **args, size_t, cudaStream_t s) {
+    emu_launch(f, grid, block, args, s, std::index_sequence_for<A...>());
+    return cudaGetLastError();
 }
 #undef EMU_CALL
 #undef EMU_WAITING_CALL

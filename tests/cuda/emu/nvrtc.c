@@ -1,7 +1,7 @@
 /* tests/cuda/emu/nvrtc.c - an NVRTC for the emulated device: libnvrtc.so.13 by the system's C++ compiler
 
    "Machine code" is the path of a shared object, which cudaLibraryLoadData of cuda_runtime.h opens and
-   removes. It has emu_run, which runs the text's kernel `program` for all threads. */
+   removes. It has emu_run, which runs the text's last kernel for all threads, without barriers. */
 #include "../../../kernels/cuda/nvrtc.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 
 struct fl__nvrtc_data {
     char *text;
-    char folder[32], code[64], log[2000];
+    char folder[32], code[64], kernel[64], log[2000];
 };
 
 static int mock_programs; /* that were compiled */
@@ -20,15 +20,24 @@ MOCK int mock_nvrtc_programs(void);
 int mock_nvrtc_programs(void) { return mock_programs; }
 
 static const char before[] =
-    "#include <math.h>\n#include <stdint.h>\n#include <string.h>\n"
+    "#include <math.h>\n#include <stdint.h>\n#include <string.h>\n#include <utility>\n"
     "#define __global__\n#define __device__\n#define __forceinline__ inline\n"
     "static struct { unsigned x; } threadIdx, blockIdx, blockDim;\n";
 static const char after[] =
-    "extern \"C\" const size_t emu_bytes = sizeof(flk_program);\n"
-    "extern \"C\" void emu_run(const void *p, unsigned grid, unsigned block) {\n"
+    "template <class T> struct emu_of;\n"
+    "template <class... A> struct emu_of<void (*)(A...)> {\n"
+    "    static constexpr size_t bytes[] = {sizeof(A)..., 0};\n"
+    "    template <size_t... I> static void call(void (*f)(A...), void **a, std::index_sequence<I...>) {\n"
+    "        f(*(A *)a[I]...);\n"
+    "    }\n"
+    "    static void call(void (*f)(A...), void **a) { call(f, a, std::index_sequence_for<A...>()); }\n"
+    "};\n"
+    "using emu_kernel = emu_of<decltype(&EMU_KERNEL)>;\n"
+    "extern \"C\" const size_t *emu_bytes() { return emu_kernel::bytes; }\n"
+    "extern \"C\" void emu_run(void **args, unsigned grid, unsigned block) {\n"
     "    blockDim.x = block;\n"
     "    for (blockIdx.x = 0; blockIdx.x < grid; blockIdx.x++)\n"
-    "        for (threadIdx.x = 0; threadIdx.x < block; threadIdx.x++) program(*(const flk_program *)p);\n"
+    "        for (threadIdx.x = 0; threadIdx.x < block; threadIdx.x++) emu_kernel::call(EMU_KERNEL, args);\n"
     "}\n";
 
 MOCK const char *nvrtcGetErrorString(int e);
@@ -60,6 +69,8 @@ int nvrtcCreateProgram(fl__nvrtc_program *to, const char *text, const char *name
     if (!p) return 1;
     snprintf(p->folder, sizeof p->folder, "/tmp/fl-nvrtc-XXXXXX");
     snprintf(p->log, sizeof p->log, " ");
+    for (const char *at = text; (at = strstr(at, "__global__ void ")); at += 16)
+        snprintf(p->kernel, sizeof p->kernel, "%.*s", (int)strcspn(at + 16, "("), at + 16);
     bool ok = mkdtemp(p->folder) && put(p, "program.cc", before, "#include \"all.h\"\n", text);
     for (int i = 0; ok && i < n; i++) ok = put(p, as[i], file[i], "", "");
     *to = p;
@@ -97,7 +108,7 @@ int nvrtcCompileProgram(fl__nvrtc_program p, int n, const char *const *option) {
     snprintf(command, sizeof command,
              "cd %s && { cat program.cc after.h | g++ -x c++ -std=c++17 -O1 -fPIC -shared -ffp-contract=off "
              "-fno-math-errno -fno-trapping-math -Wall -Wextra -Wno-unknown-pragmas -DFL_CUDA_EMU -DFL_QUICK "
-             "-I. -o code.so -; } > log 2>&1", p->folder);
+             "-DEMU_KERNEL=%s -I. -o code.so -; } > log 2>&1", p->folder, p->kernel);
     mock_programs++;
     const int status = system(command);
     snprintf(path, sizeof path, "%s/log", p->folder);
