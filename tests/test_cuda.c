@@ -79,7 +79,7 @@ TEST(no_device_no_driver_an_old_one_another_architecture_are_errors_that_name_th
     setenv("CUDA_EMU_OTHER", "1", 1);
     CHECK(!fl_zeros(FL_SHAPE(2), FL_F32));
     CHECK_STR(fl_error(), "the kernels were built for sm_90, device 0 is sm_10 (emulation): make CUDA=1 "
-                          "CUDA_ARCH=10; FL_DEVICE=cpu runs without it");
+                          "CUDA_ARCH=10 (by nvcc 12: 13 cannot); FL_DEVICE=cpu runs without it");
     fl_error_clear();
     unsetenv("CUDA_EMU_OTHER");
     CHECK(fl_backend_set_default("cpu"));

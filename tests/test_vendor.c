@@ -436,6 +436,9 @@ TEST(libraries_are_looked_for_where_they_may_lie) {
     CHECK(!fl__cuda_library_open(file)); /* no library */
     CHECK(!unlink(AT("lib64/libflmock.so.1")) && !symlink(mock, AT("lib64/libflmock.so.1")));
     CHECK(fl__cuda_library_open(file));
+    CHECK(!fl__cuda_library_open("libflmock.so.13") && !symlink(mock, AT("lib64/libflmock.so.12")));
+    CHECK(fl__cuda_library_open("libflmock.so.13")); /* CUDA 12's in place of 13's */
+    CHECK(!unlink(AT("lib64/libflmock.so.12")));
     unlink(AT("lib64/libflmock.so.1")), unlink(AT("other/python3")), unlink(AT("bin/python3")), unlink(to);
     for (int i = n - 1; i >= 0; i--) CHECK(!rmdir(AT(folders[i])));
     CHECK(!rmdir(where));

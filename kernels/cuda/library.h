@@ -2,7 +2,8 @@
 
    Searches the folders of FL_CUDA_LIBS (separated by colons; "no": loads none), the dynamic loader's path,
    the toolkit's folder, and nvidia/<package>/lib of the current Python (of VIRTUAL_ENV, or the first in
-   PATH), whose packages contain the same libraries. Libraries stay loaded. Relative folders are allowed in
+   PATH), whose packages contain the same libraries. A library of CUDA 13 that is not found is looked for as
+   that of CUDA 12, whose functions are the same. Libraries stay loaded. Relative folders are allowed in
    FL_CUDA_LIBS only; in PATH, CUDA_HOME and VIRTUAL_ENV they are skipped: otherwise anyone who can write to
    the current folder could have code loaded. */
 #ifndef FL_CUDA_LIBRARY_H
@@ -82,11 +83,9 @@ static const char *fl__cuda_folder_of(const char *variable) {
     return folder && *folder == '/' ? folder : NULL;
 }
 
-FL_PRIVATE void *fl__cuda_library_open(const char *file) {
-    const char *own = getenv("FL_CUDA_LIBS"), *home = fl__cuda_folder_of("CUDA_HOME"), *path = getenv("PATH");
-    if (own && !strcmp(own, "no")) return NULL;
-    void *library = fl__cuda_open_in(own, "/", file);
-    if (!library) library = dlopen(file, RTLD_NOW | RTLD_GLOBAL);
+static void *fl__cuda_open_installed(const char *file) {
+    const char *home = fl__cuda_folder_of("CUDA_HOME"), *path = getenv("PATH");
+    void *library = dlopen(file, RTLD_NOW | RTLD_GLOBAL);
     if (!library) library = fl__cuda_open_in(home ? home : "/usr/local/cuda", "/lib64/", file);
     if (!library)
         library = fl__cuda_open_in(fl__cuda_folder_of("VIRTUAL_ENV"),
@@ -96,6 +95,18 @@ FL_PRIVATE void *fl__cuda_library_open(const char *file) {
         library = fl__cuda_open_python(p, n, file);
         p += n;
     }
+    return library;
+}
+
+FL_PRIVATE void *fl__cuda_library_open(const char *file) {
+    const char *own = getenv("FL_CUDA_LIBS"), *end = strstr(file, ".so.13");
+    char older[64];
+    if (own && !strcmp(own, "no")) return NULL;
+    snprintf(older, sizeof older, "%.*s.so.12", end ? (int)(end - file) : 0, file);
+    void *library = fl__cuda_open_in(own, "/", file);
+    if (!library && end) library = fl__cuda_open_in(own, "/", older);
+    if (!library) library = fl__cuda_open_installed(file);
+    if (!library && end) library = fl__cuda_open_installed(older);
     return library;
 }
 

@@ -132,10 +132,11 @@ static const char *flk_built_for(int device) {
     if (e != cudaErrorNoKernelImageForDevice) return flk_error(e, "cudaFuncGetAttributes");
     cudaGetLastError();
     cudaGetDeviceProperties(&p, device);
+    const bool dropped = p.major * 10 + p.minor < 75; /* by CUDA 13, as V100 */
     snprintf(flk_text, sizeof flk_text,
              "the kernels were built for sm_" FLK_ARCHS ", device %d is sm_%d%d (%.80s): "
-             "make CUDA=1 CUDA_ARCH=%d%d; FL_DEVICE=cpu runs without it",
-             device, p.major, p.minor, p.name, p.major, p.minor);
+             "make CUDA=1 CUDA_ARCH=%d%d%s; FL_DEVICE=cpu runs without it",
+             device, p.major, p.minor, p.name, p.major, p.minor, dropped ? " (by nvcc 12: 13 cannot)" : "");
     return flk_text;
 }
 
