@@ -14,6 +14,7 @@
 /* The emulation's; a build for a GPU has none. */
 extern void cuda_emu_fail_in(int64_t n) __attribute__((weak));
 extern void cuda_emu_break(void) __attribute__((weak));
+extern void cuda_emu_set_device(int device) __attribute__((weak));
 extern void cuda_emu_limit(int64_t bytes)
     __attribute__((weak)); /* of device memory; 0: as at the start */
 extern int64_t cuda_emu_launches(void) __attribute__((weak));
@@ -1580,6 +1581,18 @@ TEST(threads_wait_for_each_others_launch) {
         void *ok = NULL;
         CHECK(!pthread_join(thread[i], &ok) && ok);
     }
+}
+
+/* As another library on the same thread does. */
+TEST(code_beside_fl_may_change_the_current_device) {
+    NEEDS_TWO;
+    if (!cuda_emu_set_device) SKIP("the emulation's cudaSetDevice");
+    for (int i = 0; i < 4; i++) {
+        CHECK_EQ_INT(small_work(), 72);
+        cuda_emu_set_device(1 - i % 2);
+    }
+    CHECK_EQ_INT(fl_item(fl_sum(fl_to(fl_ones(FL_SHAPE(3), FL_F32), "cuda:1"), FL_ALL_AXES)), 3);
+    CHECK(!fl_error());
 }
 
 /* In a process of its own, as every test: the device stays broken. */

@@ -21,6 +21,7 @@ static struct {
     int n_spare;
 } flk_devices[FLK_DEVICES];
 static pthread_mutex_t flk_lock = PTHREAD_MUTEX_INITIALIZER;
+static int flk_present;                /* devices; atomic */
 static thread_local int flk_used = -1; /* this thread's current device */
 static thread_local cudaStream_t flk_current; /* its current stream; NULL: number 0 */
 static thread_local const uint64_t *flk_captured_word; /* of the graph being captured; or NULL */
@@ -85,10 +86,11 @@ const char *flk_started(const char *kernel) { return flk_launched(cudaGetLastErr
 
 /* ---- devices ---- */
 
+/* With several devices, code beside fl may have changed the current one. */
 static const char *flk_use(int device) {
-    if (device == flk_used) return NULL;
+    if (device == flk_used && __atomic_load_n(&flk_present, __ATOMIC_RELAXED) < 2) return NULL;
     const char *why = flk_error(cudaSetDevice(device), "cudaSetDevice");
-    if (!why) flk_used = device, flk_current = NULL;
+    if (!why && device != flk_used) flk_used = device, flk_current = NULL;
     return why;
 }
 
@@ -113,6 +115,7 @@ static const char *flk_find_driver(int device) {
     }
     if (e == cudaErrorNoDevice || (e == cudaSuccess && !n))
         return "there is no CUDA device; FL_DEVICE=cpu runs without one";
+    if (e == cudaSuccess) __atomic_store_n(&flk_present, n, __ATOMIC_RELAXED);
     if (e != cudaSuccess || device < n) return flk_error(e, "cudaGetDeviceCount");
     snprintf(flk_text, sizeof flk_text, "there is no CUDA device %d: they are %d, counted from 0; "
              "FL_DEVICE=cpu runs without one", device, n);
