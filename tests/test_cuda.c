@@ -1349,6 +1349,62 @@ TEST(a_kernel_of_a_user_is_compiled_from_source_once) {
     CHECK_EQ_INT(test_live_buffers(), 0);
 }
 
+/* During a capture of stream 0 another thread drops a tensor that was allocated on stream 1 and used on 0. */
+static fl_tensor *dropped_elsewhere;
+static int captures_refused;
+static void *drop_it(void *t) {
+    test_errors_return();
+    fl_scope s = fl_scope_begin();
+    fl_drop(t);
+    fl_stream(1);
+    const bool ok = fl_empty(FL_SHAPE(3000), FL_F32) && !fl_error(); /* where it was */
+    fl_scope_end(&s);
+    return ok ? t : NULL;
+}
+static void count_refused(fl_log_level level, const char *text, void *user) {
+    (void)level, (void)user;
+    captures_refused += strstr(text, "cannot be captured") != NULL;
+}
+FL_CUDA_SLOT(dropping_slot) {
+    pthread_t other;
+    void *ok = dropped_elsewhere;
+    if (ok && (pthread_create(&other, NULL, drop_it, ok) || pthread_join(other, &ok) || !ok)) return false;
+    dropped_elsewhere = NULL;
+    return fl_call_compose(c);
+}
+
+TEST(another_thread_may_drop_a_tensor_during_a_capture) {
+    NEEDS_EMULATION;
+    REQUIRE(line_register("") && fl_cuda_set(op_line, dropping_slot, FL_SLOT_CONTIGUOUS));
+    fl_log_set_sink(count_refused, NULL, FL_LOG_INFO);
+    fl_graph *g = fl_graph_new();
+    fl_tensor *x = fl_ones(FL_SHAPE(50), FL_F32), *y = NULL;
+    for (int round = 0; round < 6; round++) {
+        fl_scope s = fl_scope_begin();
+        fl_stream(1);
+        dropped_elsewhere = fl_keep(fl_full(FL_SHAPE(3000), 3, FL_F32));
+        fl_stream(0);
+        CHECK(fl_neg(dropped_elsewhere) && fl_graph_begin(g));
+        fl_drop(y);
+        y = fl_keep(line(x, 3));
+        fl_scope_end(&s);
+        CHECK(fl_graph_end(g));
+        CHECK(round > 3 || !dropped_elsewhere); /* round 3 is the capture; a replay runs no slot */
+        fl_drop(dropped_elsewhere);
+        dropped_elsewhere = NULL;
+        s = fl_scope_begin();
+        fl_stream(1);
+        CHECK_EQ_INT(fl_item(fl_sum(fl_full(FL_SHAPE(3000), 5, FL_F32), FL_ALL_AXES)), 15000);
+        fl_stream(0);
+        CHECK(fl_item(fl_sum(y, FL_ALL_AXES)) == 200 && !fl_error());
+        fl_scope_end(&s);
+    }
+    CHECK_EQ_INT(captures_refused, 0);
+    fl_log_set_sink(NULL, NULL, FL_LOG_WARN);
+    fl_drop(y);
+    fl_graph_free(g);
+}
+
 /* ---- two devices ---- */
 
 static bool has_two(void) {

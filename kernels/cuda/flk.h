@@ -67,8 +67,9 @@ void *flk_stream_in_use(void); /* the current stream, without flushing */
 /* After a launch: the text of `error`, a cudaError_t of `what`, or of queued work launched before. */
 const char *flk_launched(int error, const char *what);
 void *flk_swap_stream(void *stream); /* changes it temporarily: returns the old one; NULL changes nothing */
-/* flk_mark records an event after all work of `stream`. flk_wait makes later work of `stream`, on any
-   device, wait for it, or, if stream is NULL, the host. */
+/* flk_mark records an event after all work of `stream`; it leaves *event while the stream is captured, as all
+   its work ended before. flk_wait makes later work of `stream`, on any device, wait for it, or, if stream is
+   NULL, the host. No event (NULL) has happened. */
 const char *flk_mark(void **event, void *stream);
 const char *flk_wait(void *stream, void *event);
 void flk_unmark(void *event);

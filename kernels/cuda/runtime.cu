@@ -235,12 +235,19 @@ const char *flk_mark(void **event, void *stream) {
     flk_event *e = NULL;
     const char *why = flk_run_waiting();
     if (!why) why = flk_event_take(&e, flk_device_of(stream));
-    if (!why) why = flk_error(cudaEventRecord(e->event, (cudaStream_t)stream), "cudaEventRecord");
-    if (why) flk_unmark(e);
-    else *event = e;
+    if (why) return why;
+    cudaStreamCaptureStatus captured = cudaStreamCaptureStatusNone;
+    pthread_mutex_lock(&flk_lock); /* no capture begins */
+    why = flk_error(cudaStreamIsCapturing((cudaStream_t)stream, &captured), "cudaStreamIsCapturing");
+    const bool records = !why && captured == cudaStreamCaptureStatusNone;
+    if (records) why = flk_error(cudaEventRecord(e->event, (cudaStream_t)stream), "cudaEventRecord");
+    pthread_mutex_unlock(&flk_lock);
+    if (records && !why) *event = e;
+    else flk_unmark(e);
     return why;
 }
 const char *flk_wait(void *stream, void *event) {
+    if (!event) return NULL;
     const cudaEvent_t e = ((flk_event *)event)->event;
     if (!stream) return flk_error(cudaEventSynchronize(e), "cudaEventSynchronize");
     return flk_error(cudaStreamWaitEvent((cudaStream_t)stream, e, 0), "cudaStreamWaitEvent");
@@ -332,9 +339,11 @@ __global__ void flk_set_word(uint64_t *word, uint64_t value) { *word = value; }
 
 const char *flk_capture(void *stream, const uint64_t *word) {
     const char *why = flk_run_waiting();
+    pthread_mutex_lock(&flk_lock);
     if (!why)
         why = flk_error(cudaStreamBeginCapture((cudaStream_t)stream, cudaStreamCaptureModeThreadLocal),
                         "cudaStreamBeginCapture");
+    pthread_mutex_unlock(&flk_lock);
     if (!why) flk_captured_word = word;
     return why;
 }

@@ -72,6 +72,7 @@ enum cudaMemoryType { cudaMemoryTypeUnregistered, cudaMemoryTypeHost, cudaMemory
 enum { cudaHostAllocPortable = 1, cudaHostAllocMapped = 2 };
 enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
+enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone };
 struct cudaDeviceProp {
     char name[256];
     int multiProcessorCount, major, minor;
@@ -274,6 +275,10 @@ inline cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode)
     emu::capturing->capture = new emu_graph();
     emu::capture_failed = false;
     return cudaSuccess;
+}
+inline cudaError_t cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus *status) {
+    EMU_CALL(cudaErrorUnknown)
+    return *status = (cudaStreamCaptureStatus)(emu::of(s)->capture != NULL), cudaSuccess;
 }
 /* Ends the capture whatever it returns. */
 inline cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *g) {
