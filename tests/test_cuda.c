@@ -14,6 +14,7 @@
 /* The emulation's; a build for a GPU has none. */
 extern void cuda_emu_fail_in(int64_t n) __attribute__((weak));
 extern void cuda_emu_break(void) __attribute__((weak));
+extern void cuda_emu_break_next(void) __attribute__((weak)); /* the work that runs next breaks the device */
 extern void cuda_emu_set_device(int device) __attribute__((weak));
 extern void cuda_emu_limit(int64_t bytes)
     __attribute__((weak)); /* of device memory; 0: as at the start */
@@ -1649,6 +1650,24 @@ TEST(code_beside_fl_may_change_the_current_device) {
     }
     CHECK_EQ_INT(fl_item(fl_sum(fl_to(fl_ones(FL_SHAPE(3), FL_F32), "cuda:1"), FL_ALL_AXES)), 3);
     CHECK(!fl_error());
+}
+
+static void break_in_add(const char *error) {
+    fl_tensor *x = fl_ones(FL_SHAPE(3), FL_F32);
+    CHECK(fl_sync(x));
+    cuda_emu_break_next();
+    CHECK(!fl_add(x, x) || !fl_sync(x));
+    CHECK_STR(fl_error(), error);
+}
+TEST(the_error_of_a_later_call_says_how_to_learn_the_kernel) {
+    NEEDS_EMULATION;
+    break_in_add("cudaStreamSynchronize: unspecified launch failure (cudaErrorLaunchFailure); "
+                 "CUDA_LAUNCH_BLOCKING=1 names the kernel");
+}
+TEST(a_kernel_that_fails_is_named_if_launches_wait) {
+    NEEDS_EMULATION;
+    setenv("CUDA_LAUNCH_BLOCKING", "1", 1);
+    break_in_add("fl_add: cuda: flk_formula");
 }
 
 /* In a process of its own, as every test: the device stays broken. */

@@ -39,10 +39,11 @@ const char *flk_error(cudaError_t e, const char *call) {
     if (e == cudaSuccess) return NULL;
     snprintf(flk_text, sizeof flk_text, "%s: %s (%s)", call, cudaGetErrorString(e), cudaGetErrorName(e));
     cudaGetLastError(); /* clears it: the next launch would report it again */
-    static char first[sizeof flk_text];
+    static char first[sizeof flk_text + 50];
     static bool broke;
     if (flk_is_sticky(e) && !__atomic_exchange_n(&broke, true, __ATOMIC_ACQ_REL)) {
-        memcpy(first, flk_text, sizeof first);
+        snprintf(first, sizeof first, "%s%s", flk_text,
+                 getenv("CUDA_LAUNCH_BLOCKING") ? "" : "; CUDA_LAUNCH_BLOCKING=1 names the kernel");
         __atomic_store_n(&flk_broken, (const char *)first, __ATOMIC_RELEASE);
     }
     const char *broken = __atomic_load_n(&flk_broken, __ATOMIC_ACQUIRE);

@@ -73,6 +73,9 @@ template <class K, class... A> void launch(K kernel, dim3 grid, dim3 block, cuda
         body = [=] { kernel(args...); };
         run_grid(grid, block);
     });
+    if (!getenv("CUDA_LAUNCH_BLOCKING") || of(stream)->capture) return;
+    run_until(of(stream));
+    last_error = broken;
 }
 
 } // namespace emu
