@@ -69,9 +69,10 @@ const char *flk_launched(int error, const char *what);
 void *flk_swap_stream(void *stream); /* changes it temporarily: returns the old one; NULL changes nothing */
 /* flk_mark records an event after all work of `stream`; it leaves *event while the stream is captured, as all
    its work ended before. flk_wait makes later work of `stream`, on any device, wait for it, or, if stream is
-   NULL, the host. No event (NULL) has happened. */
+   NULL, the host. flk_waits: whether it is still to come. No event (NULL) has happened. */
 const char *flk_mark(void **event, void *stream);
 const char *flk_wait(void *stream, void *event);
+int flk_waits(void *event);
 void flk_unmark(void *event);
 
 /* Between flk_capture and flk_captured the stream's work is captured, not run, and this thread may not wait

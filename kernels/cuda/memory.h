@@ -5,7 +5,7 @@
    it was allocated for, whose later work runs after its earlier uses. If another stream used it last, an
    event marks the end of that use, and the next use waits for it. Blocks are neither split nor merged;
    fl_mem_trim waits and releases the free ones, except those of graphs. Pinned host memory for transfers is
-   cached the same way, for all devices together. */
+   cached the same way, for all devices together, but taken only after its last use. */
 #ifndef FL_CUDA_MEMORY_H
 #define FL_CUDA_MEMORY_H
 #include "../../fl_mem.h"
@@ -149,13 +149,14 @@ static void fl__cuda_count(fl_mem_stats *s, int64_t in_use, int64_t reserved) {
     if (s->reserved > s->peak_reserved) s->peak_reserved = s->reserved;
 }
 
-/* Takes a free block of home's out of its bin. The lock is held. */
+/* Takes a free block of home's out of its bin; pinned memory, for which the host would wait, only after its
+   last use has ended. The lock is held. */
 static fl__cuda_block *fl__cuda_find(fl__cuda_cache *c, size_t bytes, int bin, const void *home) {
     for (int i = bin; i < bin + 3 && i < FL__CUDA_BINS; i++)
         for (fl__cuda_block **at = &c->bin[i]; *at; at = &(*at)->next) {
             fl__cuda_block *k = *at;
             if (k->bytes > bytes + bytes / 4) break;
-            if (k->home != home) continue;
+            if (k->home != home || (c->ordinal == FLK_DEVICES && flk_waits(k->event))) continue;
             *at = k->next;
             return k;
         }

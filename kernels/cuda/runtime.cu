@@ -253,6 +253,11 @@ const char *flk_wait(void *stream, void *event) {
     if (!stream) return flk_error(cudaEventSynchronize(e), "cudaEventSynchronize");
     return flk_error(cudaStreamWaitEvent((cudaStream_t)stream, e, 0), "cudaStreamWaitEvent");
 }
+int flk_waits(void *event) {
+    const cudaError_t e = event ? cudaEventQuery(((flk_event *)event)->event) : cudaSuccess;
+    if (e != cudaSuccess) cudaGetLastError(); /* or the next launch reports it */
+    return e == cudaErrorNotReady;
+}
 void flk_unmark(void *event) {
     enum { SPARE = 64 };
     flk_event *e = (flk_event *)event;

@@ -59,7 +59,8 @@ struct dim3 {
 #define EMU_ERRORS(X) \
     X(InvalidValue, 1) X(MemoryAllocation, 2) X(InsufficientDriver, 35) X(NoDevice, 100) \
     X(InvalidDevice, 101) X(NoKernelImageForDevice, 209) X(ECCUncorrectable, 214) \
-    X(InvalidResourceHandle, 400) X(IllegalAddress, 700) X(LaunchTimeout, 702) X(Assert, 710) \
+    X(InvalidResourceHandle, 400) X(NotReady, 600) X(IllegalAddress, 700) X(LaunchTimeout, 702) \
+    X(Assert, 710) \
     X(IllegalInstruction, 715) X(MisalignedAddress, 716) X(LaunchFailure, 719) \
     X(StreamCaptureUnsupported, 900) X(StreamCaptureInvalidated, 901) X(StreamCaptureIsolation, 905) \
     X(Unknown, 999)
@@ -257,6 +258,10 @@ inline cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) 
     }
     if (e->done && !e->captured && !emu::drops_waits) emu::put(s, [] {}, e->done);
     return cudaSuccess;
+}
+inline cudaError_t cudaEventQuery(cudaEvent_t e) {
+    EMU_CALL(cudaErrorUnknown)
+    return !e->done || *e->done ? cudaSuccess : emu::last_error = cudaErrorNotReady;
 }
 inline cudaError_t cudaEventSynchronize(cudaEvent_t e) {
     EMU_WAITING_CALL(cudaErrorUnknown)
