@@ -24,7 +24,7 @@
     (kernel<<<dim3(grid), dim3(block), 0, flk_stream()>>>(__VA_ARGS__), flk_started(#kernel))
 #endif
 cudaStream_t flk_stream(void);
-flk_fault *flk_faults(void); /* of the current device; the first fault is kept */
+flk_fault *flk_faults(void); /* of the current device, in its memory */
 const char *flk_started(const char *kernel);
 const char *flk_error(cudaError_t e, const char *call);
 #endif
@@ -360,14 +360,11 @@ static __device__ __forceinline__ void flk_store_each(const flk_operand &t, int6
     else flk_store(t, at, v[0]);
 }
 
-/* The first fault is kept: op is written last, by the one thread that found the entry free. */
+/* The first fault stays. Only the thread that finds the device's entry free writes over the bus. */
 static __device__ __forceinline__ void flk_note(flk_fault *f, int op, int zero, int64_t index, int64_t size,
                                                 int64_t axis) {
-    if (atomicCAS(&f->op, 0, op)) return;
-    f->zero = zero;
-    f->index = index;
-    f->size = size;
-    f->axis = axis;
+    if (*(volatile int *)&f->op || atomicCAS(&f->op, 0, op)) return;
+    *f->host = {op, zero, index, size, axis, NULL};
 }
 
 #endif

@@ -87,6 +87,7 @@ const uint64_t *flk_rng_word(void); /* device pointer of the graph being capture
 typedef struct flk_fault {
     int op, zero; /* zero: integer division by 0; else an index out of range */
     int64_t index, size, axis;
+    struct flk_fault *host; /* of the one on the device: where the host reads it */
 } flk_fault;
 flk_fault flk_take_fault(int device);
 

@@ -16,7 +16,7 @@ struct flk_event {
 static struct {
     bool started;                      /* atomic */
     cudaStream_t stream[FLK_STREAMS];  /* created on first use; atomic */
-    flk_fault *fault_host, *fault;     /* mapped memory: host and device address */
+    flk_fault *fault_host, *fault;     /* in mapped memory, and in the device's */
     flk_event *spare;                  /* unused events; under the lock, like n_spare */
     int n_spare;
 } flk_devices[FLK_DEVICES];
@@ -154,10 +154,15 @@ static const char *flk_find_device(int device) {
             return d->fault_host = NULL, why;
         memset(d->fault_host, 0, sizeof *d->fault_host);
     }
-    if ((why = flk_error(cudaHostGetDevicePointer((void **)&d->fault, d->fault_host, 0),
-                         "cudaHostGetDevicePointer")))
+    flk_fault none = {};
+    if ((why = flk_error(cudaHostGetDevicePointer((void **)&none.host, d->fault_host, 0),
+                         "cudaHostGetDevicePointer")) ||
+        (!d->fault && (why = flk_error(cudaMalloc((void **)&d->fault, sizeof none), "cudaMalloc"))))
         return why;
-    return flk_make_stream(0);
+    if (!d->stream[0] && (why = flk_make_stream(0))) return why;
+    why = flk_error(cudaMemcpyAsync(d->fault, &none, sizeof none, cudaMemcpyDefault, d->stream[0]),
+                    "cudaMemcpyAsync");
+    return why ? why : flk_error(cudaStreamSynchronize(d->stream[0]), "cudaStreamSynchronize");
 }
 
 const char *flk_start(int device) {
@@ -418,12 +423,16 @@ uint64_t flk_model(void) {
 }
 
 flk_fault flk_take_fault(int device) {
-    flk_fault f = {}, *at = flk_devices[device].fault_host;
-    if (!__atomic_load_n(&flk_devices[device].started, __ATOMIC_ACQUIRE)) return f;
+    auto *d = &flk_devices[device];
+    flk_fault f = {}, *at = d->fault_host;
+    if (!__atomic_load_n(&d->started, __ATOMIC_ACQUIRE)) return f;
     pthread_mutex_lock(&flk_lock);
     if (__atomic_load_n(&at->op, __ATOMIC_ACQUIRE)) {
         f = *at;
         __atomic_store_n(&at->op, 0, __ATOMIC_RELEASE);
+        if (!flk_use(device) && !cudaMemsetAsync(d->fault, 0, sizeof(int), d->stream[0]))
+            cudaStreamSynchronize(d->stream[0]); /* before other streams' kernels */
+        cudaGetLastError();
     }
     pthread_mutex_unlock(&flk_lock);
     return f;
