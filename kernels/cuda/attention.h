@@ -62,7 +62,7 @@ static flk_attention fl__cuda_attends(const fl_call *c, fl_tensor *scores, fl_te
 }
 
 /* q, k, v, mask -> y, lse */
-FL__CUDA_SLOT(fl__cuda_attention) {
+FL_CUDA_SLOT(fl__cuda_attention) {
     fl_tensor *q = c->in[0], *y = c->out[0];
     if (!fl__cuda_outputs(c)) return false;
     fl_scope s = fl_scope_begin();
@@ -80,7 +80,7 @@ FL__CUDA_SLOT(fl__cuda_attention) {
 }
 
 /* q, k, v, mask, y, lse, dy -> dq, dk, dv */
-FL__CUDA_SLOT(fl__cuda_attention_grad) {
+FL_CUDA_SLOT(fl__cuda_attention_grad) {
     fl_tensor *q = c->in[0], *dy = c->in[6];
     if (!fl__cuda_outputs(c)) return false;
     fl_scope s = fl_scope_begin();

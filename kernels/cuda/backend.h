@@ -36,7 +36,6 @@ FL_API const fl_backend *fl_backend_cuda(void);
 FL_API const fl_backend *fl_backend_cuda_of(int device);
 
 /* private: shared by the files with slots */
-#define FL__CUDA_SLOT FL_CUDA_SLOT
 /* Returns this thread's current stream, NULL after fl_fail. Other threads wait until fl__cuda_end. */
 FL_PRIVATE void *fl__cuda_begin(int device);
 FL_PRIVATE void fl__cuda_end(void);
@@ -376,7 +375,7 @@ static bool fl__cuda_run_formula(const fl_call *c, fl_op op, int which, fl_dtype
 }
 
 /* If all inputs are weak numbers, y decides the dtype of the computation. */
-FL__CUDA_SLOT(fl__cuda_formula) {
+FL_CUDA_SLOT(fl__cuda_formula) {
     fl_dtype d = c->out[0]->dtype;
     const fl_op_class cls = fl_op_get_info(c->op)->cls;
     bool found = false;
@@ -387,14 +386,14 @@ FL__CUDA_SLOT(fl__cuda_formula) {
     return fl__cuda_run_formula(c, c->op, FLK_Y, d);
 }
 
-FL__CUDA_SLOT(fl__cuda_grad) {
+FL_CUDA_SLOT(fl__cuda_grad) {
     const fl_tensor *da = c->out[0], *db = c->n_out > 1 ? c->out[1] : NULL;
     const fl_op op = ((const fl_grad_args *)c->args)->op;
     if (!da && !db) return true;
     return fl__cuda_run_formula(c, op, da && db ? FLK_DA_DB : da ? FLK_DA : FLK_DB, (da ? da : db)->dtype);
 }
 
-FL__CUDA_SLOT(fl__cuda_where) {
+FL_CUDA_SLOT(fl__cuda_where) {
     flk_pass p;
     if (!fl_out_make(c->out[0])) return false;
     fl__cuda_pass(&p, c->op, 4, (fl_tensor *[]){c->out[0], c->in[0], c->in[1], c->in[2]}, 0, -1, false);
@@ -411,12 +410,12 @@ static bool fl__cuda_fill_with(const fl_call *c, fl_number v) {
     return fl__cuda_started(c, flk_fill(&p, bits));
 }
 
-FL__CUDA_SLOT(fl__cuda_fill) {
+FL_CUDA_SLOT(fl__cuda_fill) {
     const fl_fill_args *a = c->args;
     return fl__cuda_fill_with(c, (fl_number){c->out[0]->dtype != FL_I64, a->f64, a->i64});
 }
 
-FL__CUDA_SLOT(fl__cuda_copy_slot) {
+FL_CUDA_SLOT(fl__cuda_copy_slot) {
     fl_tensor *x = c->in[0];
     flk_pass p;
     if (x->weak) return fl__cuda_fill_with(c, (fl_number){fl_dtype_is_float(x->dtype), x->f64, x->i64});
@@ -425,7 +424,7 @@ FL__CUDA_SLOT(fl__cuda_copy_slot) {
     return fl__cuda_started(c, flk_convert(&p));
 }
 
-FL__CUDA_SLOT(fl__cuda_iota) {
+FL_CUDA_SLOT(fl__cuda_iota) {
     fl_tensor *y = c->out[0];
     const fl_iota_args *a = c->args;
     flk_pass p;
@@ -435,7 +434,7 @@ FL__CUDA_SLOT(fl__cuda_iota) {
 }
 
 /* In-place updates of tensors with gaps use a contiguous copy. */
-FL__CUDA_SLOT(fl__cuda_random) {
+FL_CUDA_SLOT(fl__cuda_random) {
     fl_tensor *y = c->out[0];
     const fl_random_args *a = c->args;
     if (!fl_out_make(y)) return false;
@@ -480,7 +479,7 @@ static void fl__cuda_reduction(flk_reduction *r, fl_tensor *y, fl_tensor *x, uin
     r->inner = last < 0 || (r->ndim && llabs(r->stride[r->ndim - 1]) <= llabs(r->kept.t[1].stride[last]));
 }
 
-FL__CUDA_SLOT(fl__cuda_reduce) {
+FL_CUDA_SLOT(fl__cuda_reduce) {
     static const uint8_t kinds[FL_TABLE_OPS] = {
         [FL_OP_sum] = FLK_SUM,   [FL_OP_prod] = FLK_PROD,     [FL_OP_amax] = FLK_AMAX,
         [FL_OP_amin] = FLK_AMIN, [FL_OP_argmax] = FLK_ARGMAX, [FL_OP_argmin] = FLK_ARGMIN};
@@ -500,7 +499,7 @@ FL__CUDA_SLOT(fl__cuda_reduce) {
     return ok;
 }
 
-FL__CUDA_SLOT(fl__cuda_scan) {
+FL_CUDA_SLOT(fl__cuda_scan) {
     flk_lines l;
     if (!fl_out_make(c->out[0])) return false;
     fl__cuda_lines(&l, c->op, 2, (fl_tensor *[]){c->out[0], c->in[0]}, 1,
@@ -508,7 +507,7 @@ FL__CUDA_SLOT(fl__cuda_scan) {
     return fl__cuda_started(c, flk_scan(&l, c->op == FL_OP_cumprod, (int)c->in[0]->dtype));
 }
 
-FL__CUDA_SLOT(fl__cuda_gather) {
+FL_CUDA_SLOT(fl__cuda_gather) {
     const int axis = ((const fl_axis_args *)c->args)->axis;
     flk_lines l;
     if (!fl_out_make(c->out[0])) return false;
@@ -542,7 +541,7 @@ static bool fl__cuda_scatter_rows(const fl_call *c, const flk_lines *l) {
     return ok;
 }
 
-FL__CUDA_SLOT(fl__cuda_scatter) {
+FL_CUDA_SLOT(fl__cuda_scatter) {
     const int axis = ((const fl_axis_args *)c->args)->axis;
     fl_tensor *y = c->out[0];
     flk_lines l;
@@ -561,7 +560,7 @@ FL__CUDA_SLOT(fl__cuda_scatter) {
     return fl__cuda_started(c, flk_index(&l, kind, (int)y->dtype));
 }
 
-FL__CUDA_SLOT(fl__cuda_sort) {
+FL_CUDA_SLOT(fl__cuda_sort) {
     const fl_sort_args *a = c->args;
     fl_tensor *y = c->out[0], *index = c->out[1], *x = c->in[0];
     flk_lines l;
@@ -578,13 +577,13 @@ FL__CUDA_SLOT(fl__cuda_sort) {
     return ok;
 }
 
-FL__CUDA_SLOT(fl__cuda_nonzero) {
+FL_CUDA_SLOT(fl__cuda_nonzero) {
     fl_tensor *y = c->out[0], *x = c->in[0];
     if (!fl_out_make(y)) return false;
     return fl__cuda_started(c, flk_nonzero(fl_data(x), fl_numel(x), x->ndim, x->shape, fl_data(y)));
 }
 
-FL__CUDA_SLOT(fl__cuda_matmul) {
+FL_CUDA_SLOT(fl__cuda_matmul) {
     fl_tensor *t[3] = {c->out[0], c->in[0], c->in[1]};
     const int nd = t[0]->ndim;
     flk_product p = {.batch = {.n = 1, .op = c->op},
@@ -604,7 +603,7 @@ FL__CUDA_SLOT(fl__cuda_matmul) {
 }
 
 /* x, w -> y;  dy, w -> dx;  x, dy -> dw */
-FL__CUDA_SLOT(fl__cuda_conv2d) {
+FL_CUDA_SLOT(fl__cuda_conv2d) {
     const fl_conv2d_args *a = c->args;
     const bool forward = c->op == FL_OP_conv2d, input = c->op == FL_OP_conv2d_grad_input;
     fl_tensor *out = c->out[0], *y = forward ? out : c->in[!input], *x = input ? out : c->in[0];

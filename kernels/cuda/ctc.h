@@ -19,7 +19,7 @@ static void fl__cuda_strided(flk_operand *o, const fl_tensor *t) {
 
 /* logp, target, steps, lengths -> total; gradient: the same, total, dy -> dlogp. Out-of-range labels are
    errors of gather, as in the composition. */
-FL__CUDA_SLOT(fl__cuda_ctc) {
+FL_CUDA_SLOT(fl__cuda_ctc) {
     const fl_tensor *x = c->in[0], *target = c->in[1];
     const bool grad = c->op == fl_op_ctc_grad;
     flk_ctc a = {.t = x->shape[0],

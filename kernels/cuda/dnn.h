@@ -853,7 +853,7 @@ FL_PRIVATE int fl__cuda_dnn_plans(const fl_call *c) {
     return can;
 }
 
-FL__CUDA_SLOT(fl__dnn_slot) {
+FL_CUDA_SLOT(fl__dnn_slot) {
     const int at = fl__dnn_slot_of(c->op);
     const fl_slot own = fl__dnn_own[at];
     bool done;

@@ -11,7 +11,7 @@ FL_PRIVATE void fl__cuda_fft_slots(fl_backend *cuda);
 #define FL_CUDA_FFT_IMPL
 #include "../../fl/records/fft.h"
 
-FL__CUDA_SLOT(fl__cuda_fft) {
+FL_CUDA_SLOT(fl__cuda_fft) {
     const fl_fft_args *a = c->args;
     const fl_tensor *x = c->in[0];
     if (!fl_out_make(c->out[0])) return false;

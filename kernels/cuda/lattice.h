@@ -15,7 +15,7 @@ FL_PRIVATE void fl__cuda_lattice_slots(fl_backend *cuda);
 /* asg: e, w, target, steps, lengths -> total; transducer: blanks, labels, steps, lengths -> total;
    gradients: the same, total, dy -> gradients of the first two. Counts out of range are an error of the next
    sync. */
-FL__CUDA_SLOT(fl__cuda_lattice) {
+FL_CUDA_SLOT(fl__cuda_lattice) {
     const bool asg = c->op == fl_op_asg || c->op == fl_op_asg_grad, grad = c->n_out > 1;
     const fl_tensor *x = c->in[0], *const *in = (const fl_tensor *const *)c->in + 2 + asg;
     flk_lattice a = {.first = fl_data(x),

@@ -41,7 +41,7 @@ static int fl__cuda_wide(const fl_tensor *t) {
 
 /* ---- concatenation ---- */
 
-FL__CUDA_SLOT(fl__cuda_concat) {
+FL_CUDA_SLOT(fl__cuda_concat) {
     const int axis = ((const fl_axis_args *)c->args)->axis;
     fl_tensor part = *c->out[0];
     flk_parts p = {.parts = c->n_in};
@@ -59,7 +59,7 @@ FL__CUDA_SLOT(fl__cuda_concat) {
 
 /* ---- softmax, cross entropy ---- */
 
-FL__CUDA_SLOT(fl__cuda_softmax) {
+FL_CUDA_SLOT(fl__cuda_softmax) {
     flk_lines l;
     if (!fl__cuda_outputs(c)) return false;
     fl__cuda_lines(&l, c->op, 2, (fl_tensor *[]){c->out[0], c->in[0]}, 0,
@@ -68,7 +68,7 @@ FL__CUDA_SLOT(fl__cuda_softmax) {
                             flk_softmax(&l, c->op == fl_op_log_softmax, fl__cuda_wide(c->in[0])));
 }
 
-FL__CUDA_SLOT(fl__cuda_softmax_grad) {
+FL_CUDA_SLOT(fl__cuda_softmax_grad) {
     flk_lines l;
     if (!fl__cuda_outputs(c)) return false;
     fl__cuda_lines(&l, c->op, 3, (fl_tensor *[]){c->out[0], c->in[0], c->in[1]}, 0,
@@ -90,7 +90,7 @@ static flk_cross_entropy_rows fl__cuda_entropy(const fl_call *c) {
                                     .fault_op = FL_OP_gather};
 }
 
-FL__CUDA_SLOT(fl__cuda_cross_entropy) {
+FL_CUDA_SLOT(fl__cuda_cross_entropy) {
     if (!fl__cuda_outputs(c)) return false;
     flk_cross_entropy_rows e = fl__cuda_entropy(c);
     e.loss = fl_data(c->out[0]);
@@ -99,7 +99,7 @@ FL__CUDA_SLOT(fl__cuda_cross_entropy) {
     return fl__cuda_started(c, flk_cross_entropy(&e, (int)c->in[0]->dtype));
 }
 
-FL__CUDA_SLOT(fl__cuda_cross_entropy_grad) {
+FL_CUDA_SLOT(fl__cuda_cross_entropy_grad) {
     if (!fl__cuda_outputs(c)) return false;
     flk_cross_entropy_rows e = fl__cuda_entropy(c);
     e.dx = fl_data(c->out[0]);
@@ -123,7 +123,7 @@ static flk_norm fl__cuda_norm(const fl_call *c, const fl_tensor *y) {
     return a;
 }
 
-FL__CUDA_SLOT(fl__cuda_layer_norm) {
+FL_CUDA_SLOT(fl__cuda_layer_norm) {
     const bool adds = c->op == fl_op_add_layer_norm;
     if (!fl_is_contiguous(c->out[0]) || !fl_numel(c->in[0]) || (adds && !fl_is_contiguous(c->out[3])))
         return fl_call_compose(c);
@@ -142,7 +142,7 @@ FL__CUDA_SLOT(fl__cuda_layer_norm) {
     return fl__cuda_started(c, flk_norm_run(&a, fl__cuda_wide(c->in[0])));
 }
 
-FL__CUDA_SLOT(fl__cuda_layer_norm_grad) {
+FL_CUDA_SLOT(fl__cuda_layer_norm_grad) {
     const bool sums = c->out[1] || c->out[2];
     for (int i = 0; i < 3; i++)
         if (c->out[i] && !fl_is_contiguous(c->out[i])) return fl_call_compose(c);
@@ -202,7 +202,7 @@ static fl_buffer *fl__cuda_batch_parts(const fl_call *c, flk_batch_norm *a) {
     return work;
 }
 
-FL__CUDA_SLOT(fl__cuda_batch_norm) {
+FL_CUDA_SLOT(fl__cuda_batch_norm) {
     flk_batch_norm a;
     const bool known = c->n_in == 6;
     if (!fl__cuda_batch(&a, c, (fl_tensor *[]){c->out[0], c->in[3]}, 2)) return fl_call_compose(c);
@@ -219,7 +219,7 @@ FL__CUDA_SLOT(fl__cuda_batch_norm) {
     return ok;
 }
 
-FL__CUDA_SLOT(fl__cuda_batch_norm_grad) {
+FL_CUDA_SLOT(fl__cuda_batch_norm_grad) {
     flk_batch_norm a;
     if (!fl__cuda_batch(&a, c, (fl_tensor *[]){c->out[0], c->out[3], c->in[4], c->in[5]}, 4))
         return fl_call_compose(c);
@@ -262,7 +262,7 @@ static bool fl__cuda_group(flk_group_norm *a, const fl_call *c, const fl_tensor 
     return true;
 }
 
-FL__CUDA_SLOT(fl__cuda_group_norm) {
+FL_CUDA_SLOT(fl__cuda_group_norm) {
     flk_group_norm a;
     const bool known = c->n_in == 6;
     if (!fl__cuda_group(&a, c, c->out[0]) || !c->in[3]->weak) return fl_call_compose(c);
@@ -275,7 +275,7 @@ FL__CUDA_SLOT(fl__cuda_group_norm) {
     return fl__cuda_started(c, flk_group_norm_run(&a, fl__cuda_wide(c->in[0])));
 }
 
-FL__CUDA_SLOT(fl__cuda_group_norm_grad) {
+FL_CUDA_SLOT(fl__cuda_group_norm_grad) {
     flk_group_norm a;
     if (!fl__cuda_group(&a, c, c->in[5]) || c->out[3] ||
         (c->out[0] && !fl__cuda_lies_as(c->out[0], c->in[0])))
@@ -298,7 +298,7 @@ FL__CUDA_SLOT(fl__cuda_group_norm_grad) {
 
 /* ---- resampling ---- */
 
-FL__CUDA_SLOT(fl__cuda_resample) {
+FL_CUDA_SLOT(fl__cuda_resample) {
     const fl_resample_args *args = c->args;
     fl_tensor *x = c->in[0], *y = c->out[0];
     const fl_tensor *w = c->in[2];
@@ -354,29 +354,29 @@ static bool fl__cuda_pool(const fl_call *c, int which, const fl_tensor *index) {
     return fl__cuda_started(c, flk_pool2d(&a, which, fl__cuda_wide(c->out[0])));
 }
 
-FL__CUDA_SLOT(fl__cuda_max_pool2d) {
+FL_CUDA_SLOT(fl__cuda_max_pool2d) {
     if (!fl_dtype_is_float(c->in[0]->dtype)) return fl_call_compose(c);
     return fl__cuda_pool(c, FLK_MAX_POOL, c->out[1]);
 }
 
 /* Index tensors in image coordinates may come from the user. */
-FL__CUDA_SLOT(fl__cuda_max_pool2d_grad) {
+FL_CUDA_SLOT(fl__cuda_max_pool2d_grad) {
     if (c->in[1]->dtype != FL_U8 || !fl_dtype_is_float(c->in[0]->dtype)) return fl_call_compose(c);
     return fl__cuda_pool(c, FLK_MAX_POOL_GRAD, c->in[1]);
 }
 
-FL__CUDA_SLOT(fl__cuda_avg_pool2d) {
+FL_CUDA_SLOT(fl__cuda_avg_pool2d) {
     return fl__cuda_pool(c, FLK_AVG_POOL, NULL);
 }
 
-FL__CUDA_SLOT(fl__cuda_avg_pool2d_grad) {
+FL_CUDA_SLOT(fl__cuda_avg_pool2d_grad) {
     return fl__cuda_pool(c, FLK_AVG_POOL_GRAD, NULL);
 }
 
 /* ---- linear layers with weights stored in half precision ---- */
 
 /* For more rows the composition converts the weight once. */
-FL__CUDA_SLOT(fl__cuda_linear_stored) {
+FL_CUDA_SLOT(fl__cuda_linear_stored) {
     enum { FEW = 16 };
     const fl_tensor *x = c->in[0], *w = c->in[1];
     flk_stored s = {.m = x->shape[0], .n = w->shape[0], .k = x->shape[1]};
@@ -394,7 +394,7 @@ FL__CUDA_SLOT(fl__cuda_linear_stored) {
 
 /* ---- dropout, gated linear units ---- */
 
-FL__CUDA_SLOT(fl__cuda_dropout) {
+FL_CUDA_SLOT(fl__cuda_dropout) {
     const fl_dropout_args *a = c->args;
     flk_pass p;
     if (!fl__cuda_outputs(c)) return false;
@@ -411,7 +411,7 @@ static fl_tensor fl__cuda_half(const fl_tensor *t, int axis, int which) {
     return h;
 }
 
-FL__CUDA_SLOT(fl__cuda_glu) {
+FL_CUDA_SLOT(fl__cuda_glu) {
     const int axis = ((const fl_axis_args *)c->args)->axis;
     fl_tensor a = fl__cuda_half(c->in[0], axis, 0), g = fl__cuda_half(c->in[0], axis, 1);
     flk_pass p;
@@ -420,7 +420,7 @@ FL__CUDA_SLOT(fl__cuda_glu) {
     return fl__cuda_started(c, flk_glu(&p, false, fl__cuda_wide(c->in[0])));
 }
 
-FL__CUDA_SLOT(fl__cuda_glu_grad) {
+FL_CUDA_SLOT(fl__cuda_glu_grad) {
     const int axis = ((const fl_axis_args *)c->args)->axis;
     flk_pass p;
     if (!fl__cuda_outputs(c)) return false;

@@ -368,7 +368,7 @@ FL_PRIVATE bool fl__cuda_widely(fl_slot own, const fl_backend *self, const fl_ca
     return fl_is_narrow(c->out[0]) || fl_is_narrow(c->in[0]) ? fl__call_widen(c) : own(self, c);
 }
 
-FL__CUDA_SLOT(fl__lt_matmul) {
+FL_CUDA_SLOT(fl__lt_matmul) {
     bool done;
     if (!fl__lt_run(c, c->out[0], FL__LT_NO_EPILOGUE, NULL, &done)) return false;
     return done || fl__cuda_widely(fl__lt_own_matmul, self, c);
@@ -384,7 +384,7 @@ static int32_t fl__lt_epilogue_of(fl_op act) {
 
 /* x [m, k], w [n, k], bias [n] -> act(z), z = x w^T + bias. Activations without an epilogue are computed
    from z, in place, or from a z of the wide dtype, so that rounding occurs once. */
-FL__CUDA_SLOT(fl__lt_linear) {
+FL_CUDA_SLOT(fl__lt_linear) {
     const fl_op act = ((const fl_linear_args *)c->args)->act;
     fl_tensor *bias = c->n_in > 2 ? c->in[2] : NULL, *y = c->out[0], *z = c->n_out > 1 ? c->out[1] : NULL;
     const bool fused = !z && fl__lt_epilogue_of(act), ours = !z && !fused;
@@ -408,7 +408,7 @@ FL__CUDA_SLOT(fl__lt_linear) {
 }
 
 /* db is fused into the product for dw: for the library it is a bias gradient. */
-FL__CUDA_SLOT(fl__lt_linear_grad) {
+FL_CUDA_SLOT(fl__lt_linear_grad) {
     fl_tensor *dw = c->out[1], *db = c->out[2];
     fl__linear_grad part;
     bool done = false;

@@ -115,7 +115,7 @@ static void fl__cuda_program_operands(flk_program *p, const fl_call *c, const fl
 }
 _Static_assert((int)FLK_PROGRAM_NUMBERS == (int)FL_FORMULA_CONSTANTS, "pass.h: the numbers of a program");
 
-FL__CUDA_SLOT(fl__cuda_formula_op) {
+FL_CUDA_SLOT(fl__cuda_formula_op) {
     fl_dtype d;
     flk_program p;
     const fl_formula_args *a = fl_formula_args_of(c, &d);

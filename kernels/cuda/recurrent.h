@@ -110,7 +110,7 @@ static fl__cuda_rnn_run fl__cuda_rnn_begin(const fl_call *c) {
 }
 
 /* x, h0, c0, w, lengths -> flat y, h, c, [reserve] */
-FL__CUDA_SLOT(fl__cuda_rnn) {
+FL_CUDA_SLOT(fl__cuda_rnn) {
     if (!fl__cuda_outputs(c)) return false;
     fl__cuda_rnn_run r = fl__cuda_rnn_begin(c);
     const int64_t ways = r.a->ways, n = r.k.n, hidden = r.a->hidden, out = r.a->out, all = ways * r.columns;
@@ -230,7 +230,7 @@ static bool fl__cuda_rnn_weights_back(const fl__cuda_rnn_run *r, const fl__cuda_
 
 /* x, h0, c0, w, lengths, flat y, reserve, dy -> [dx], [dh0], [dc0], [dw]. The reserve must come from the
    slot above; otherwise the composition runs, which does not use it. */
-FL__CUDA_SLOT(fl__cuda_rnn_grad) {
+FL_CUDA_SLOT(fl__cuda_rnn_grad) {
     if (self->op[fl_op_rnn] != fl__cuda_rnn) return fl_call_compose(c);
     if (!fl__cuda_outputs(c)) return false;
     fl__cuda_rnn_run r = fl__cuda_rnn_begin(c);

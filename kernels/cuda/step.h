@@ -196,7 +196,7 @@ static bool fl__cuda_step_of(flk_step_rule *r, flk_step_entry *e, fl_tensor **t,
     return true;
 }
 
-FL__CUDA_SLOT(fl__cuda_step) {
+FL_CUDA_SLOT(fl__cuda_step) {
     flk_step_rule r;
     flk_step_entry e;
     fl_tensor *t[8];
@@ -222,7 +222,7 @@ FL__CUDA_SLOT(fl__cuda_step) {
     return fl__cuda_started(c, why);
 }
 
-FL__CUDA_SLOT(fl__cuda_sum_squares) {
+FL_CUDA_SLOT(fl__cuda_sum_squares) {
     enum { BYTES = (FLK_MANY * FLK_SQUARES_PARTS + 1) * sizeof(double) };
     fl_tensor *sum = c->in[0], *x = c->in[1], *y = c->out[0];
     if ((!sum->weak && sum->dtype != FL_F64) || !fl__cuda_dense(x)) return fl_call_compose(c);
