@@ -651,8 +651,8 @@ $(PROGRAMS): $(BUILD)/%: $(PLAIN)/%.o $(BUILD)/libfl.a
 	@echo LD $@
 $(addprefix $(BUILD)/,tests/conformance tests/gradcheck tests/test_cuda examples/extend/own_op): $(OPS_OBJECT)
 $(BUILD)/bench/scale: WRAP = -Wl,--wrap=fl_parallel
-WITH_MODELS = bench/model bench/scale bench/dist bench/checkpoint tests/test_models tests/test_modes tests/test_onnx \
-    tests/test_precision tests/test_write
+WITH_MODELS = bench/model bench/written bench/scale bench/dist bench/checkpoint tests/test_models \
+    tests/test_modes tests/test_onnx tests/test_precision tests/test_write
 $(WITH_MODELS:%=$(BUILD)/%): $(MODEL_UNITS:%=$(PLAIN)/%.o)
 
 $(BUILD)/yours/%: tests/%.c $(BUILD)/flags-yours $(OPS_OBJECT) $(BUILD)/libfl.a

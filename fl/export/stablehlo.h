@@ -555,7 +555,7 @@ static bool fl__hlo_scan(fl__hlo *h) {
     const int axis = ((const fl_axis_args *)c->args)->axis;
     const fl_shape s = fl_shape_of(c->out[0]);
     const fl__hlo_value x = fl__hlo_convert(h, fl__hlo_in(h, 0, s, c->in[0]->dtype), c->out[0]->dtype);
-    if (!fl_shape_numel(s)) return fl__hlo_out(h, x);
+    if (!s.ndim || !fl_shape_numel(s)) return fl__hlo_out(h, x);
     const fl__hlo_value from = fl__hlo_number(h, (fl_shape){0}, x.dtype, product, product),
                         y = {++h->n, s, x.dtype};
     fl__hlo_put(
