@@ -2,9 +2,10 @@
 
    ./written [rounds]      default 15; FL_THREADS=1 OPENBLAS_NUM_THREADS=1 in the environment
 
-   MNIST's CNN (batch 64) and a multi-layer perceptron 784-512-512-10 (batch 64), inference and a training step
-   with Adam: eager, as a replay, by C with its own products, by C with cblas. Medians; each round runs all four
-   once, in turn. Then the time to write ResNet-50's training step (preset tiny: all layers, fewer channels). */
+   MNIST's CNN (batch 64) and a multi-layer perceptron 784-512-512-10 (batch 64), inference and a training
+   step with Adam: eager, as a replay, by C with its own products, by C with cblas. Medians; each round runs
+   all four once, in turn. Then the time to write ResNet-50's training step (preset tiny: all layers, fewer
+   channels); with KEEP in the environment the files stay. */
 #include "../examples/digits.h"
 #include "../fl_export.h"
 #include "models/model.h"
