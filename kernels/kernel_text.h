@@ -25,10 +25,17 @@ typedef struct fl__text {
 /* What a language calls things. Formats get an index. */
 typedef struct fl__language {
     void (*begin)(fl__text *to, const fl_formula *f, fl_dtype d, const char *name);
-    const char *load, *store, *end; /* load NULL: `begin` has loaded the inputs */
-    const char *f32;                /* suffix of functions of f32; NULL: that of the level */
+    const char *load, *store; /* load NULL: `begin` has loaded the inputs */
+    void (*end)(fl__text *to, const fl_formula *f);
+    const char *f32;          /* suffix of functions of f32; NULL: that of the level */
 } fl__language;
 FL_PRIVATE const fl__language *fl__language_c(void);
+/* C that stores past the caches: for outputs at multiples of 16 bytes that are no inputs, and a multiple of
+   FL__PAST_BLOCK elements. */
+FL_PRIVATE const fl__language *fl__language_c_past(void);
+/* The beginning and the end of a file of kernels in C. */
+FL_PRIVATE const char *fl__c_file_begin(void);
+FL_PRIVATE const char *fl__c_file_end(void);
 /* A kernel of one argument, a flk_program by value (kernels/cuda/pass.h), and a thread per element. */
 FL_PRIVATE const fl__language *fl__language_cuda(void);
 /* Prints f, of numbers of dtype d, as a function `name`: in C of fl__loop's type (kernels/cpu/loops.h), for
@@ -63,6 +70,7 @@ FL_PRIVATE const char *const *fl__math_f32_text(void); /* fl_math_f32.h, which i
 #define FL_KERNEL_TEXT_IMPL
 #include "../fl_tensor.h"
 #include "../fl_backend.h"
+#include "cpu/formula.h"
 #include "cpu/levels.h"
 #include <stdarg.h>
 #include <stdio.h>
@@ -118,7 +126,38 @@ static bool fl__is_read(const fl_formula *f, int input) {
 
 /* ---- C ---- */
 
-static void fl__c_begin(fl__text *to, const fl_formula *f, fl_dtype d, const char *name) {
+FL_PRIVATE const char *fl__c_file_begin(void) {
+    return "#include \"fl_math.h\"\n"
+           "FL__LOOPS_BEGIN\n"
+           "#ifdef __SSE2__\n"
+           "typedef float fl__16_bytes __attribute__((vector_size(16), may_alias));\n"
+           "#endif\n"
+           "\n"
+           "/* Copies n bytes, a multiple of 16, to memory past the caches. */\n"
+           "static inline void fl__store_past(void *to, const void *from, int n) {\n"
+           "#ifndef __SSE2__\n"
+           "    memcpy(to, from, n);\n"
+           "#else\n"
+           "    fl__16_bytes *y = to;\n"
+           "    const fl__16_bytes *x = from;\n"
+           "    for (int i = 0; i < n / 16; i++)\n"
+           "#ifdef __clang__\n"
+           "        __builtin_nontemporal_store(x[i], y + i);\n"
+           "#else\n"
+           "        __builtin_ia32_movntps((float *)(y + i), x[i]);\n"
+           "#endif\n"
+           "#endif\n"
+           "}\n"
+           "static inline void fl__stores_end(void) {\n"
+           "#ifdef __SSE2__\n"
+           "    __builtin_ia32_sfence();\n"
+           "#endif\n"
+           "}\n";
+}
+
+FL_PRIVATE const char *fl__c_file_end(void) { return "\nFL__LOOPS_END\n"; }
+
+static void fl__c_head(fl__text *to, const fl_formula *f, fl_dtype d, const char *name) {
     const char *type = fl__kernel_type(d), *isa = fl__level_isa();
     if (*isa) fl__text_add(to, "__attribute__((target(\"%s\")))\n", isa);
     fl__text_add(to, "void %s(void *const p[], int64_t n, const void *numbers) {\n", name);
@@ -131,11 +170,43 @@ static void fl__c_begin(fl__text *to, const fl_formula *f, fl_dtype d, const cha
         if (fl__is_read(f, i))
             fl__text_add(to, "    const %s *x%d = p[%d];\n", f->conditions >> i & 1 ? "uint8_t" : type, i,
                          f->n_out + i);
+}
+
+static void fl__c_begin(fl__text *to, const fl_formula *f, fl_dtype d, const char *name) {
+    fl__c_head(to, f, d, name);
     fl__text_add(to, "    FL__VECTOR for (int64_t i = 0; i < n; i++) {\n");
 }
 
+static void fl__c_end(fl__text *to, const fl_formula *f) {
+    (void)f;
+    fl__text_add(to, "    }\n}\n");
+}
+
 FL_PRIVATE const fl__language *fl__language_c(void) {
-    static const fl__language c = {fl__c_begin, "x%d[i]", "y%d[i]", "    }\n}\n", NULL};
+    static const fl__language c = {fl__c_begin, "x%d[i]", "y%d[i]", fl__c_end, NULL};
+    return &c;
+}
+
+/* A line of 16 numbers of each output is computed in local memory: compilers store no vectors past the caches
+   of themselves. */
+static void fl__c_begin_past(fl__text *to, const fl_formula *f, fl_dtype d, const char *name) {
+    fl__c_head(to, f, d, name);
+    fl__text_add(to, "    for (int64_t at = 0; at < n; at += %d) {\n", FL__PAST_BLOCK);
+    for (int i = 0; i < f->n_out; i++)
+        fl__text_add(to, "        _Alignas(64) %s line%d[%d];\n",
+                     f->logical >> i & 1 ? "uint8_t" : fl__kernel_type(d), i, FL__PAST_BLOCK);
+    fl__text_add(to, "        FL__VECTOR for (int64_t i = at; i < at + %d; i++) {\n", FL__PAST_BLOCK);
+}
+
+static void fl__c_end_past(fl__text *to, const fl_formula *f) {
+    fl__text_add(to, "        }\n");
+    for (int i = 0; i < f->n_out; i++)
+        fl__text_add(to, "        fl__store_past(y%d + at, line%d, (int)sizeof line%d);\n", i, i, i);
+    fl__text_add(to, "    }\n    fl__stores_end();\n}\n");
+}
+
+FL_PRIVATE const fl__language *fl__language_c_past(void) {
+    static const fl__language c = {fl__c_begin_past, "x%d[i]", "line%d[i - at]", fl__c_end_past, NULL};
     return &c;
 }
 
@@ -162,7 +233,7 @@ static void fl__cuda_begin_kernel(fl__text *to, const fl_formula *f, fl_dtype d,
 }
 
 FL_PRIVATE const fl__language *fl__language_cuda(void) {
-    static const fl__language cuda = {fl__cuda_begin_kernel, NULL, "*y%d", "    }\n}\n", "f32"};
+    static const fl__language cuda = {fl__cuda_begin_kernel, NULL, "*y%d", fl__c_end, "f32"};
     return &cuda;
 }
 
@@ -227,7 +298,7 @@ FL_PRIVATE bool fl__kernel_print(fl__text *to, const fl_formula *f, fl_dtype d, 
         fl__text_add(to, l->store, i);
         fl__text_add(to, " = %s%s;\n", f->logical >> i & 1 ? "(uint8_t)" : "", at[f->out[i]]);
     }
-    fl__text_add(to, "%s", l->end);
+    l->end(to, f);
     return true;
 }
 

@@ -47,8 +47,9 @@ FL_API fl_compile_counts fl_compile_stats(void);
 FL_API bool fl_compile_print(FILE *to);
 
 /* Internal to fl/graph, and for tests. */
-/* Announces a program before it runs, so that those of one list are compiled together. */
-FL_PRIVATE void fl__compile_ahead(const fl_formula *f, fl_dtype d);
+/* Announces a program before it runs, so that those of one list are compiled together. past: as
+   fl__executor_loop's. */
+FL_PRIVATE void fl__compile_ahead(const fl_formula *f, fl_dtype d, bool past);
 /* Sets the time after which a compiler is killed; forgets all programs, and where the cache and the compiler
    are. */
 FL_PRIVATE void fl__compile_reset(double seconds);
@@ -73,7 +74,9 @@ FL_API fl_compile_mode fl_compile(fl_compile_mode mode) {
 FL_API bool fl_compile_wait(void) { return true; }
 FL_API fl_compile_counts fl_compile_stats(void) { return (fl_compile_counts){0}; }
 FL_API bool fl_compile_print(FILE *to) { return fl_given(to, "fl_compile_print", "the file"); }
-FL_PRIVATE void fl__compile_ahead(const fl_formula *f, fl_dtype d) { (void)f, (void)d; }
+FL_PRIVATE void fl__compile_ahead(const fl_formula *f, fl_dtype d, bool past) {
+    (void)f, (void)d, (void)past;
+}
 FL_PRIVATE void fl__compile_reset(double seconds) { (void)seconds; }
 
 #else
@@ -109,6 +112,7 @@ typedef struct fl__kernel {
     fl_formula program; /* its numbers are 0: they are parameters */
     fl_dtype dtype;
     int level;
+    bool past; /* it stores past the caches */
     fl__kernel_state state; /* atomic */
     int64_t runs, elements; /* atomic */
     fl__loop loop;          /* atomic */
@@ -179,6 +183,7 @@ static void fl__compiler_find(void) {
     fl__compiler.compiler_hash = fl__hash(fl__hash_text(FL__HASH, at), identity, sizeof identity);
     for (int i = 0; i < FL__COMPILE_OPTIONS; i++)
         fl__compiler.compiler_hash = fl__hash_text(fl__compiler.compiler_hash, fl__compile_options[i]);
+    fl__compiler.compiler_hash = fl__hash_text(fl__compiler.compiler_hash, fl__c_file_begin());
     for (int f = 0; f < 2; f++)
         for (const char *const *p = f ? fl__math_f32_text() : fl__math_text(); *p; p++)
             fl__compiler.compiler_hash = fl__hash_text(fl__compiler.compiler_hash, *p);
@@ -329,9 +334,14 @@ static bool fl__pieces_write(const char *file, const char *const *piece) {
     return (!f || !fclose(f)) && ok;
 }
 
+static bool fl__kernel_text(const fl__kernel *k, const char *name, fl__text *to) {
+    return fl__kernel_print(to, &k->program, k->dtype, name,
+                            k->past ? fl__language_c_past() : fl__language_c());
+}
+
 static bool fl__kernel_write(const fl__kernel *k, const char *name, FILE *f) {
     fl__text text = {.n = 0};
-    return fl__kernel_print(&text, &k->program, k->dtype, name, fl__language_c()) &&
+    return fl__kernel_text(k, name, &text) &&
            fwrite(text.at, 1, text.n, f) == text.n;
 }
 
@@ -344,9 +354,9 @@ static bool fl__kernels_write(const char *folder, fl__kernel *const kernel[], in
     ok = ok && fl__pieces_write(file, fl__math_f32_text());
     snprintf(file, sizeof file, "%s/kernels.c", folder);
     FILE *f = ok ? fopen(file, "w") : NULL;
-    ok = f && fputs("#include \"fl_math.h\"\nFL__LOOPS_BEGIN\n", f) >= 0;
+    ok = f && fputs(fl__c_file_begin(), f) >= 0;
     for (int i = 0; ok && i < n; i++) ok = fl__kernel_write(kernel[i], kernel[i]->name, f);
-    ok = ok && fputs("\nFL__LOOPS_END\n", f) >= 0;
+    ok = ok && fputs(fl__c_file_end(), f) >= 0;
     return (!f || !fclose(f)) && ok;
 }
 
@@ -461,8 +471,7 @@ static void fl__kernel_request(fl__kernel *k) {
     fl__kernel_state state = FL__KERNEL_FAILED;
     if (!fl__compiler.searched) fl__compiler_find(), fl__cache_find();
     fl__compiler.searched = true;
-    if (fl__compiler.compiler[0] &&
-        fl__kernel_print(&text, &k->program, k->dtype, "kernel", fl__language_c())) {
+    if (fl__compiler.compiler[0] && fl__kernel_text(k, "kernel", &text)) {
         const uint64_t h = fl__hash(fl__compiler.compiler_hash, text.at, text.n);
         snprintf(k->name, sizeof k->name, "fl_%016llx%016llx", (unsigned long long)h,
                  (unsigned long long)fl__hash(~FL__HASH, text.at, text.n));
@@ -476,13 +485,13 @@ static void fl__kernel_request(fl__kernel *k) {
 }
 
 /* The kernel of a program, added if it is new; NULL if there are too many, or no memory. */
-static fl__kernel *fl__kernel_of(const fl_formula *f, fl_dtype d) {
+static fl__kernel *fl__kernel_of(const fl_formula *f, fl_dtype d, bool past) {
     const size_t bytes = fl__formula_bytes(f);
     const int level = fl__level();
-    const uint64_t tag = (uint64_t)(d + 64 * level);
+    const uint64_t tag = (uint64_t)(d + 64 * (level + 64 * past));
     fl__kernel *k = fl_memo_find(&fl__kernel_memo, f, bytes, tag);
     if (k) return k;
-    fl__kernel made = {.dtype = d, .level = level};
+    fl__kernel made = {.dtype = d, .level = level, .past = past};
     const bool failed = fl_error() != NULL;
     memcpy(&made.program, f, bytes);
     k = fl_memo_add(&fl__kernel_memo, f, bytes, tag, &made);
@@ -510,9 +519,9 @@ static bool fl__is_compiled(const fl_formula *f, fl_dtype d) {
     return f->n_steps > 1 && (d == FL_F32 || d == FL_F64);
 }
 
-static fl__loop fl__kernel_find(const fl_formula *f, fl_dtype d, int64_t n) {
+static fl__loop fl__kernel_find(const fl_formula *f, fl_dtype d, int64_t n, bool past) {
     const fl_compile_mode mode = __atomic_load_n(&fl__compiler.mode, __ATOMIC_RELAXED);
-    fl__kernel *k = mode && fl__is_compiled(f, d) ? fl__kernel_of(f, d) : NULL;
+    fl__kernel *k = mode && fl__is_compiled(f, d) ? fl__kernel_of(f, d, past) : NULL;
     if (!k) return NULL;
     fl__loop loop = __atomic_load_n(&k->loop, __ATOMIC_ACQUIRE);
     const fl__kernel_state state = __atomic_load_n(&k->state, __ATOMIC_ACQUIRE);
@@ -527,10 +536,10 @@ static fl__loop fl__kernel_find(const fl_formula *f, fl_dtype d, int64_t n) {
     return __atomic_load_n(&k->loop, __ATOMIC_ACQUIRE);
 }
 
-FL_PRIVATE void fl__compile_ahead(const fl_formula *f, fl_dtype d) {
+FL_PRIVATE void fl__compile_ahead(const fl_formula *f, fl_dtype d, bool past) {
     const fl_compile_mode mode = __atomic_load_n(&fl__compiler.mode, __ATOMIC_RELAXED);
     if (mode != FL_COMPILE_NOW || !fl__is_compiled(f, d)) return;
-    fl__kernel *k = fl__kernel_of(f, d);
+    fl__kernel *k = fl__kernel_of(f, d, past);
     pthread_mutex_lock(&fl__compiler.lock);
     if (k && k->state == FL__KERNEL_NEW) fl__kernel_request(k);
     pthread_mutex_unlock(&fl__compiler.lock);

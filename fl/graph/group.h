@@ -90,6 +90,7 @@ static inline int fl__value_at(const fl_graph_list *l, fl__operand_of at) {
 #if defined(FL_IMPL_ONLY_GRAPH_GROUP) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_GRAPH_GROUP_IMPL
 #define FL_GRAPH_GROUP_IMPL
+#include "../../kernels/cpu/formula.h"
 #include "rows.h"
 #include <limits.h>
 #include <string.h>
@@ -464,6 +465,13 @@ static bool fl__has_large_calls(const fl_graph_list *l, int64_t least) {
     return n == 2;
 }
 
+static void fl__group_announce(const fl__group *g, const fl_graph_list *l) {
+    const fl_tensor *y = g->n_out ? fl__operand_at(l, g->out[0]) : NULL;
+    if (y && !g->rows && !y->backend)
+        fl__compile_ahead(&g->args.program, g->dtype,
+                          fl__is_past_caches(&g->args.program, g->dtype, fl_numel(y)));
+}
+
 FL_PRIVATE fl__order *fl__order_new(const fl_graph_list *l, int64_t least, bool runs) {
     if (!fl__has_large_calls(l, least)) return NULL;
     const bool failed = fl_error() != NULL;
@@ -482,9 +490,7 @@ FL_PRIVATE fl__order *fl__order_new(const fl_graph_list *l, int64_t least, bool 
         fl__order_uses(o, l);
         for (int64_t i = 0; i < l->n_values; i++) w->reads[i] = INT_MAX / 2; /* for fl__group_of */
         if (runs && fl__order_rows(o, l, w, least)) fl__order_uses(o, l);
-        for (int64_t i = 0; runs && i < o->n_groups; i++)
-            if (!o->group[i]->rows && !fl__operand_at(l, o->group[i]->out[0])->backend)
-                fl__compile_ahead(&o->group[i]->args.program, o->group[i]->dtype);
+        for (int64_t i = 0; runs && i < o->n_groups; i++) fl__group_announce(o->group[i], l);
     }
     fl_heap_free(w);
     if (!failed) fl_error_clear(); /* without memory there are no groups */

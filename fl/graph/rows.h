@@ -491,7 +491,7 @@ static bool fl__row_job_begin(fl__row_job *j, const fl_graph_list *l) {
                             (fl_number){true, fl__operand_at(l, s->group->number[i])->f64, 0});
         if (!s->op)
             j->step[k].loop = fl__executor_loop(&j->step[k].program, r->rows * (s->column ? 1 : r->n),
-                                                &j->step[k].arg);
+                                                false, &j->step[k].arg);
     }
     for (int i = 0; i < r->n_values; i++) {
         const int k = r->value[i].operand;

@@ -144,6 +144,19 @@ static bool fl__run_dense(fl__loop loop, const void *arg, fl_tensor *const t[], 
     return true;
 }
 
+/* Whether the results of f, the first of n operands of dtype d, can be stored past the caches: lines that are
+   inputs too are in them. */
+static bool fl__stores_past(const fl_formula *f, fl_dtype d, fl_tensor *const t[], int n, int n_out) {
+    const int64_t numel = fl_numel(t[0]);
+    if (numel % FL__PAST_BLOCK || !fl__is_past_caches(f, d, numel)) return false;
+    for (int k = 0; k < n_out; k++) {
+        if (!fl_is_contiguous(t[k]) || (uintptr_t)fl__bytes(t[k]) % FL_ALIGN) return false;
+        for (int m = n_out; m < n; m++)
+            if (!t[m]->weak && fl__bytes(t[m]) == fl__bytes(t[k])) return false;
+    }
+    return true;
+}
+
 /* Runs a program on the call's operands by `loop`, or if it is NULL by the executor. Operands are of dtype d
    or weak; conditions are b8. */
 static bool fl__run_program(const fl_call *c, fl__loop loop, const fl_formula *f, fl_dtype d) {
@@ -163,7 +176,7 @@ static bool fl__run_program(const fl_call *c, fl__loop loop, const fl_formula *f
     if (!loop) {
         if (!fl__executor_begin(&e, f, wide)) return fl__no_kernel(c, d);
         if (wide == FL_I64) e.zero = &zero;
-        loop = fl__executor_loop(&e, fl_numel(t[0]), &arg);
+        loop = fl__executor_loop(&e, fl_numel(t[0]), wide == d && fl__stores_past(f, d, t, n, n_out), &arg);
     }
     /* narrow dtypes have no loops */
     if (wide != d || !fl__run_dense(loop, arg, t, n, n_out, d)) {

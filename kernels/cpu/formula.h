@@ -23,6 +23,7 @@ enum {
     FL__FORMULA_BYTES = 16 << 10, /* of all rows: half of an L1 cache */
     FL__FORMULA_GAP = 64,         /* bytes between rows: rows 4 KiB apart would alias */
     FL__FORMULA_ROWS = FL_FORMULA_OUTPUTS + FL_FORMULA_REGISTERS + FL_FORMULA_CONSTANTS,
+    FL__PAST_BLOCK = 16, /* elements of an output that are stored past the caches at once */
     FL__FORMULA_MEMORY = FL__FORMULA_BYTES + FL__FORMULA_ROWS * FL__FORMULA_GAP
 };
 
@@ -35,10 +36,13 @@ FL_PRIVATE void fl__executor_fill(fl__executor *e, char *memory);
    for conditions, all dense. An output may be the same memory as an input. */
 FL_PRIVATE void fl__executor_run(void *const p[], int64_t n, const void *arg);
 /* The loop that runs n elements of e in all: a compiled kernel, whose arg is the numbers, if one was found,
-   else the executor. */
-FL_PRIVATE fl__loop fl__executor_loop(const fl__executor *e, int64_t n, const void **arg);
+   else the executor. past: results may be stored past the caches (kernels/kernel_text.h). */
+FL_PRIVATE fl__loop fl__executor_loop(const fl__executor *e, int64_t n, bool past, const void **arg);
 /* Sets what finds compiled kernels; it returns NULL if the executor shall run f. */
-typedef fl__loop (*fl__kernel_finder)(const fl_formula *f, fl_dtype d, int64_t n);
+typedef fl__loop (*fl__kernel_finder)(const fl_formula *f, fl_dtype d, int64_t n, bool past);
+/* True if f waits for memory, and n elements of its outputs are more than a last-level cache holds: an
+   ordinary store reads each line from memory first. */
+FL_PRIVATE bool fl__is_past_caches(const fl_formula *f, fl_dtype d, int64_t n);
 FL_PRIVATE void fl__kernels_use(fl__kernel_finder find);
 
 #endif
@@ -49,7 +53,8 @@ FL_PRIVATE void fl__kernels_use(fl__kernel_finder find);
 #include "../../fl_tensor.h"
 enum {
     FL__FORMULA_BLOCK = 512, /* most numbers of a block */
-    FL__FORMULA_STREAM_BLOCK = 256    /* the same if the next block's inputs are prefetched */
+    FL__FORMULA_STREAM_BLOCK = 256,   /* the same if the next block's inputs are prefetched */
+    FL__LAST_CACHE = 32 << 20 /* bytes that a last-level cache may hold */
 };
 
 FL_PRIVATE bool fl__executor_begin(fl__executor *e, const fl_formula *f, fl_dtype d) {
@@ -160,9 +165,35 @@ FL_PRIVATE void fl__kernels_use(fl__kernel_finder find) {
     __atomic_store_n(&fl__found_kernel, find, __ATOMIC_RELEASE);
 }
 
-FL_PRIVATE fl__loop fl__executor_loop(const fl__executor *e, int64_t n, const void **arg) {
+#ifdef __SSE2__
+/* A function of many instructions: its programs wait for it. */
+static bool fl__is_slow(fl_primitive p) {
+    static const fl_primitive slow[] = {
+        FL_PRIMITIVE_exp,  FL_PRIMITIVE_log, FL_PRIMITIVE_log1p, FL_PRIMITIVE_expm1,
+        FL_PRIMITIVE_sin,  FL_PRIMITIVE_cos, FL_PRIMITIVE_tanh,  FL_PRIMITIVE_erf,
+        FL_PRIMITIVE_atan2, FL_PRIMITIVE_pow, FL_PRIMITIVE_remainder};
+    for (size_t i = 0; i < sizeof slow / sizeof *slow; i++)
+        if (p == slow[i]) return true;
+    return false;
+}
+#endif
+
+FL_PRIVATE bool fl__is_past_caches(const fl_formula *f, fl_dtype d, int64_t n) {
+#ifdef __SSE2__
+    int64_t bytes = 0;
+    for (int i = 0; i < f->n_steps; i++)
+        if (fl__is_slow((fl_primitive)f->step[i].primitive)) return false;
+    for (int i = 0; i < f->n_out; i++)
+        bytes += f->logical >> i & 1 ? n : n * (int64_t)fl_dtype_size(d);
+    return bytes > FL__LAST_CACHE;
+#else
+    return (void)f, (void)d, (void)n, false;
+#endif
+}
+
+FL_PRIVATE fl__loop fl__executor_loop(const fl__executor *e, int64_t n, bool past, const void **arg) {
     const fl__kernel_finder find = __atomic_load_n(&fl__found_kernel, __ATOMIC_ACQUIRE);
-    const fl__loop kernel = find ? find(e->formula, e->dtype, n) : NULL;
+    const fl__loop kernel = find ? find(e->formula, e->dtype, n, past) : NULL;
     *arg = kernel ? (const void *)e->number : e;
     return kernel ? kernel : fl__executor_run;
 }

@@ -271,7 +271,7 @@ static bool fl__cpu_step(const fl_backend *self, const fl_call *c) {
     if (!fl__step_numbers(c, rule, number)) return true;
     fl__step_job *job = fl__step_prepare(c, rule, number, wide);
     if (!job) return false;
-    job->loop = fl__executor_loop(&job->e, fl_numel(last), &job->arg);
+    job->loop = fl__executor_loop(&job->e, fl_numel(last), false, &job->arg);
     fl_tensor *t[FL__OPERANDS];
     void *at[FL__OPERANDS];
     bool dense = true;
