@@ -454,9 +454,12 @@ static void fl__order_uses(const fl__order *o, const fl_graph_list *l) {
     }
 }
 
-/* True if a group may come of it: two calls read or make as many elements. */
+/* True if a group may come of it: two calls read or make as many elements, some of which are numbers. */
 static bool fl__has_large_calls(const fl_graph_list *l, int64_t least) {
+    int64_t large = 0;
     int n = 0;
+    while (large < l->n_values && l->value[large].bytes < least * 4) large++;
+    if (large == l->n_values) return false;
     for (int64_t i = 0; i < l->n && n < 2; i++) {
         const fl_call *c = &l->call[i].call;
         const fl_tensor *y = c->n_out ? fl__first_output(c) : NULL;

@@ -262,17 +262,15 @@ static bool fl__call_run(fl_graph_list *l, const fl_graph_call *c) {
     return c->fn ? c->fn(c->user) : fl_call_run_taken(&c->call, c->state);
 }
 
-/* Drops what c, entry i of the order, was the last to use and nothing else holds. */
-static void fl__drop_last(fl_graph_list *l, const fl_graph_call *c, int i, const fl__order *o) {
-    for (int k = 0; k < 4 + c->call.n_in; k++) {
-        const int v = k < 4 && k >= c->call.n_out ? -1 : c->value[k];
-        fl_graph_value *value = &l->value[v < 0 ? 0 : v];
-        if (v < 0 || (o ? o->last[v] : value->last) != i || !value->buffer ||
-            __atomic_load_n(&value->buffer->refs_, __ATOMIC_ACQUIRE) != FL__WAITED_FOR)
-            continue;
-        fl__buffer_wait(value->buffer, false);
-        value->buffer = NULL;
-    }
+/* Drops value v if entry i of the order is the last to use it, and nothing else holds it. */
+static inline void fl__drop_if_last(fl_graph_list *l, int v, int i, const fl__order *o) {
+    if (v < 0) return;
+    fl_graph_value *value = &l->value[v];
+    if ((o ? o->last[v] : value->last) != i || !value->buffer ||
+        __atomic_load_n(&value->buffer->refs_, __ATOMIC_ACQUIRE) != FL__WAITED_FOR)
+        return;
+    fl__buffer_wait(value->buffer, false);
+    value->buffer = NULL;
 }
 
 /* What depends on c fails with its error. */
@@ -283,7 +281,8 @@ static void fl__call_failed(fl_graph_list *l, const fl_graph_call *c) {
 
 FL_PRIVATE bool fl__list_run(fl__list *l, bool all, const fl__order *o) {
     fl__grouped_call made;
-    char first[FL__ERROR_TEXT] = "", pending[FL__ERROR_TEXT] = "";
+    char first[FL__ERROR_TEXT], pending[FL__ERROR_TEXT];
+    *first = *pending = 0;
     const bool raised = fl__error_is_raised();
     if (fl_error()) snprintf(pending, sizeof pending, "%s", fl_error());
     fl_error_clear();
@@ -310,7 +309,8 @@ FL_PRIVATE bool fl__list_run(fl__list *l, bool all, const fl__order *o) {
             ok &= seen;
             fl_error_clear();
         }
-        fl__drop_last(&l->l, c, i, o);
+        for (int k = 0; k < c->call.n_out; k++) fl__drop_if_last(&l->l, c->value[k], i, o);
+        for (int k = 0; k < c->call.n_in; k++) fl__drop_if_last(&l->l, c->value[4 + k], i, o);
     }
     for (int64_t i = 0; i < l->l.n_values; i++) { /* made, and used by no call */
         fl_graph_value *v = &l->l.value[i];

@@ -138,7 +138,7 @@ FL_PRIVATE bool fl__list_restore(fl_buffer *b);
 
 /* ---- memory: chunks that are filled from the start, and kept ---- */
 
-enum { FL__LIST_CHUNK = 1 << 16 };
+enum { FL__LIST_CHUNK = 1 << 16, FL__FEW_DIMS = 4 };
 struct fl__chunk {
     fl__chunk *next;
     size_t used;
@@ -245,7 +245,13 @@ FL_PRIVATE fl_tensor *fl__list_handle(fl__list *l, const fl_tensor *t) {
     copy->weak = t->weak;
     copy->copied = t->copied;
     copy->ndim = t->ndim;
-    for (int i = 0; i < n; i++) copy->shape[i] = t->shape[i], copy->stride[i] = t->stride[i];
+    if (n <= FL__FEW_DIMS) { /* compilers copy a known number in registers */
+        memcpy(copy->shape, t->shape, FL__FEW_DIMS * sizeof *t->shape);
+        memcpy(copy->stride, t->stride, FL__FEW_DIMS * sizeof *t->stride);
+    } else {
+        memcpy(copy->shape, t->shape, sizeof t->shape);
+        memcpy(copy->stride, t->stride, sizeof t->stride);
+    }
     copy->offset = t->offset;
     copy->buffer = t->buffer;
     copy->impl = NULL;
