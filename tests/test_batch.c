@@ -21,6 +21,11 @@ static uint32_t draw(uint64_t *state) {
     return (uint32_t)(*state >> 33);
 }
 
+/* Devices gather by calls of their own, and tell of an index out of range only later. */
+static bool on_cpu(const model *m) {
+    return !strcmp(fl_backend_name(fv_value(m->p[0])), "cpu");
+}
+
 static fl_var *param(fl_shape shape) {
     return fv_param(fl_normal(shape, 0, 0.4, FL_F32, NULL));
 }
@@ -152,7 +157,7 @@ static void random_batches(fl_batch_fn fn, double fewer) {
         m.transposed = round % 2;
         m.reads = round % 8 == 7;
         const double ratio = same_as_loop(&m, fn, TREES);
-        if (!m.reads) CHECK(ratio > fewer);
+        if (!m.reads && on_cpu(&m)) CHECK(ratio > fewer);
         fl_scope_end(&s);
     }
     CHECK_NOTHING_LIVES();
@@ -235,6 +240,7 @@ TEST(errors) {
     fl_var *sum = NULL;
     for (int how = 1; how < 3; how++) {
         model_init(&m, 5);
+        if (how == 2 && !on_cpu(&m)) break;
         m.fails = 17, m.how = how;
         CHECK(!fl_batch_each(tree, &m, TREES, .sum = &sum, .backward = true));
         CHECK(fl_error() && strstr(fl_error(), "fl_batch_each: sample 17: fl_"));

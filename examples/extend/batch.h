@@ -13,7 +13,7 @@
    Products of more rows may round differently: results equal the loop's within about 1e-5, not bit by bit.
    What the host reads (fl_item) runs before, one by one. Look up embeddings before, for all samples, because
    each lookup has a gradient of the size of the table. Recording a call takes longer than an op on a few
-   hundred numbers, so that networks narrower than about 128 do not gain on a CPU. */
+   hundred numbers, so that networks narrower than about 100 do not gain on a CPU. */
 #ifndef BATCH_H
 #define BATCH_H
 #include "../../fl_graph.h"
