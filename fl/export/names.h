@@ -173,7 +173,7 @@ static bool fl__export_is_free(const fl__export *e, const char *name, int64_t bu
 }
 
 static void fl__export_name(fl__export *e, int64_t v) {
-    static const char *const kinds[] = {"unused", "v", "input", "state", "constant", "output"};
+    static const char *const kinds[] = {NULL, NULL, "input", "state", "constant", "output"};
     fl__export_value *x = &e->value[v];
     char base[48];
     if (x->label) fl__export_identifier(x->label, base, sizeof base);
@@ -211,7 +211,11 @@ static bool fl__export_names(const char *fn, fl__export *e, const fl_export_opts
         const fl__export_kind of = extra ? FL__EXPORT_WORK : kept ? FL__EXPORT_STATE : kinds[v->role];
         fl__export_set(e, (int)i, of, NULL, NULL);
     }
-    for (int64_t i = 0; i < e->l.n_values; i++) fl__export_name(e, i);
+    for (int64_t i = 0; i < e->l.n_values; i++) /* many, and unlike each other by their numbers */
+        if (e->value[i].kind <= FL__EXPORT_WORK)
+            snprintf(e->value[i].name, sizeof e->value[i].name, "v%d", e->value[i].number);
+    for (int64_t i = 0; i < e->l.n_values; i++)
+        if (e->value[i].kind > FL__EXPORT_WORK) fl__export_name(e, i);
     return true;
 }
 
