@@ -10,8 +10,8 @@
    host mixed at random, and deferred in two threads that take turns. Every bit of every tensor, their
    versions and the generator must be those of the eager round. 20,000 programs with FULL in the environment,
    else a sample from SEED on. A failing program is shortened by leaving out steps, and printed as a list of
-   the rest. Programs of the dtypes that C and StableHLO have are written as both: with STABLEHLO=folder
-   modules for tests/python/test_stablehlo.py. */
+   the rest. Programs of the dtypes that C and StableHLO have are written as both, 500 with PROGRAMS in the
+   environment: with STABLEHLO=folder modules for tests/python/test_stablehlo.py. */
 #include "../fl_all.h"
 #include "../fl_backend.h"
 #include "../fl/graph/rows.h"
@@ -784,7 +784,7 @@ static bool agrees_as_c(const program *p, bool unused) {
 
 TEST(programs_as_c) {
     NEEDS_COMPILER;
-    const bool all = getenv("FULL") != NULL;
+    const bool all = getenv("PROGRAMS") != NULL;
     const int n = all ? PROGRAMS_AT_ONCE : 8, turns = all ? 500 / n : 1;
     int compared = 0;
     test_errors_return();
@@ -804,7 +804,7 @@ TEST(programs_as_c) {
 TEST(programs_as_stablehlo) {
     if (!getenv("STABLEHLO")) SKIP("JAX: tests/python/test_stablehlo.py runs this");
     written *w = calloc(1, sizeof *w);
-    const int n = getenv("FULL") ? 500 : 10;
+    const int n = getenv("PROGRAMS") ? 500 : 10;
     test_errors_return();
     int compared = 0;
     for (int i = 0; i < n; i++) {

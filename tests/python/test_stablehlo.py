@@ -3,8 +3,8 @@
 # The programs test_write and random_modes write modules, with the memory of inputs and state before two steps and of
 # results after them (tests/written.h). Ops alone on awkward views and random programs must agree within 1e-5 of the
 # largest, models within 3e-5 or 1e-5; integers, truth values and the generator in every bit. FULL in the environment
-# runs all models, else four, and 500 programs, else ten. JAX_PYTHON: an interpreter that has JAX, which needs a newer
-# NumPy than the other scripts may have.
+# runs all models, else four; PROGRAMS in it 500 programs, which takes XLA half an hour, else ten. JAX_PYTHON: an
+# interpreter that has JAX, which needs a newer NumPy than the other scripts may have.
 import glob
 import os
 import re
