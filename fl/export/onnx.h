@@ -680,13 +680,13 @@ static bool fl__onnx_elementwise(fl__onnx *h) {
         if (w->op == op) name = d == FL_B8 && w->of_b8 ? w->of_b8 : w->name;
     }
     const bool whole = !fl_dtype_is_float(d), of_integers = whole && d != FL_B8;
-    const bool mod = op == FL_OP_remainder, near = op == FL_OP_log1p || op == FL_OP_expm1;
-    if (!name && !mod && !near && op != FL_OP_silu && op != FL_OP_gelu_tanh)
+    const bool mod = op == FL_OP_remainder, by_one = op == FL_OP_log1p || op == FL_OP_expm1;
+    if (!name && !mod && !by_one && op != FL_OP_silu && op != FL_OP_gelu_tanh)
         return fl__onnx_refuse(h, "the op is not written for this dtype");
     fl__onnx_value a = fl__onnx_in(h, 0, d, false);
     if (c->n_in == 1) {
         if (whole && (op == FL_OP_floor || op == FL_OP_ceil || op == FL_OP_rint)) return fl__onnx_out(h, a);
-        if (near) {
+        if (by_one) {
             const fl__onnx_value one = fl__onnx_number(h, d, 1, 1);
             const bool log = op == FL_OP_log1p;
             a = log ? fl__onnx_binary(h, "Add", a, one, d) : fl__onnx_unary(h, "Exp", a);
