@@ -17,6 +17,7 @@
 #include <math.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* ---- running a list's calls on copies of its values ---- */
 
@@ -203,6 +204,48 @@ TEST(wgan) { check_model(&model_wgan, false, false); }
 TEST(vit_tiny) { check_model(&model_vit_tiny, false, false); }
 TEST(lstm_lm) { check_model(&model_lstm_lm, false, false); }
 
+/* What the nets give in evaluation mode, by C; all in one program. */
+TEST(inference) {
+    static const model *const of[] = {&model_alexnet, &model_vgg16,    &model_resnet50,  &model_resnet34,
+                                      &model_bert,    &model_asr,      &model_vit,       &model_capsule,
+                                      &model_unet,    &model_vit_tiny, &model_gpt_small, &model_lstm_lm};
+    enum { MODELS = sizeof of / sizeof *of };
+    if (getenv("STABLEHLO") || !test_has_compiler()) SKIP("a C compiler called cc");
+    const char *folder = folder_of(true);
+    written *w = calloc(MODELS, sizeof *w);
+    REQUIRE(w);
+    fl_no_grad(true);
+    for (int k = 0; k < MODELS; k++) {
+        training t;
+        fl_nn_state all = {0};
+        fl_scope s = fl_scope_begin();
+        REQUIRE(training_new(&t, of[k], true));
+        fl_nn_train(t.net, false);
+        for (int i = 0; i < 3; i++) {
+            fl_scope step = fl_scope_begin();
+            fl_drop(t.loss);
+            CHECK(prepare(&t, i) && fl_graph_begin(t.graph[0]));
+            t.loss = fl_keep(fv_value(fl_nn_forward(t.net, fv_const(t.batch.t[0]))));
+            CHECK(fl_graph_end(t.graph[0]));
+            fl_scope_end(&step);
+        }
+        CHECK(fl_nn_state_add_module(&all, "", t.net));
+        const fl_data_named_tensor in = {"x", t.batch.t[0]}, out = {"y", t.loss};
+        w[k].steps = 1;
+        snprintf(w[k].name, sizeof w[k].name, "%s", of[k]->name);
+        CHECK(written_case(folder, &w[k], t.graph[0],
+                           (fl_export_opts){.state = &all, .inputs = &in, .n_inputs = 1, .outputs = &out,
+                                            .n_outputs = 1}, true));
+        fl_nn_state_free(&all);
+        training_free(&t);
+        fl_scope_end(&s);
+    }
+    CHECK(written_run(folder, w, MODELS, "cc" WRITTEN_SANITIZED));
+    for (int k = 0; k < MODELS; k++) CHECK(written_agrees(folder, &w[k], 1e-5, 0));
+    free(w);
+    CHECK_NOTHING_LIVES();
+}
+
 /* ---- ops alone, on views ---- */
 
 /* A step of the n ops from `first` on. */
@@ -273,6 +316,27 @@ TEST(steps_that_are_not_ready) {
         training_free(&t);
         fl_scope_end(&s);
     }
+}
+
+TEST(an_op_without_a_composition) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = fl_eye(3, 3, FL_F32), *y = NULL;
+    fl_graph *g = fl_graph_new();
+    test_errors_return();
+    for (int i = 0; i < 3; i++) {
+        fl_drop(y);
+        CHECK(fl_graph_begin(g));
+        y = fl_keep(fl_cholesky(x));
+        CHECK(fl_graph_end(g));
+    }
+    CHECK(!fl_graph_save_c(g, test_file("step.c")));
+    CHECK_STR(fl_error(), "cholesky");
+    CHECK(access(test_file("step.c"), F_OK) != 0);
+    fl_error_clear();
+    fl_drop(y);
+    fl_graph_free(g);
+    fl_scope_end(&s);
+    CHECK_NOTHING_LIVES();
 }
 
 static fl_tensor *small_x, *small_y;
