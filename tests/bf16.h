@@ -319,7 +319,7 @@ static fl_tensor *amx_operand(int64_t rows, int64_t columns, bool turned, uint32
 static void amx_all_sizes(int way) {
     uint32_t state = 1;
     const bool real = bf16_begin(bf16_ways[way].real);
-    const int64_t rounds = getenv("FULL") && *getenv("FULL") ? 400 : 60;
+    const int64_t rounds = test_full() ? 400 : 60;
     int64_t compared = 0;
     for (int64_t round = 0; round < rounds; round++) {
         fl_scope s = fl_scope_begin();

@@ -82,7 +82,7 @@ TEST(pillow_and_torchvision) {
     if (!python || !*python || n < 0) SKIP("PEER_PYTHON is not set: Pillow and torchvision");
     self[n] = 0;
     snprintf(command, sizeof command, "%s tests/parity_vision.py '%s' %s", python, self,
-             getenv("FULL") && *getenv("FULL") ? "500" : "40");
+             test_full() ? "500" : "40");
     CHECK_EQ_INT(system(command), 0);
 }
 

@@ -10,8 +10,8 @@
    host mixed at random, and deferred in two threads that take turns. Every bit of every tensor, their
    versions and the generator must be those of the eager round. 20,000 programs with FULL in the environment,
    else a sample from SEED on. A failing program is shortened by leaving out steps, and printed as a list of
-   the rest. Programs of the dtypes that C and StableHLO have are written as both, 500 with PROGRAMS in the
-   environment: with STABLEHLO=folder modules for tests/python/test_stablehlo.py. */
+   the rest. Programs of the dtypes that C and StableHLO have are written as both, the first few, or
+   500 with PROGRAMS in the environment: with STABLEHLO=folder modules for tests/python/test_stablehlo.py. */
 #include "../fl_all.h"
 #include "../fl_backend.h"
 #include "../fl/graph/rows.h"
@@ -633,7 +633,7 @@ static void say_which(int signal) {
 
 static uint64_t first_program(void) {
     const char *seed = getenv("SEED");
-    return seed && !getenv("FULL") ? 1000000 + strtoull(seed, NULL, 10) % 1000000 * 1000 : 1;
+    return seed && !test_full() ? 1000000 + strtoull(seed, NULL, 10) % 1000000 * 1000 : 1;
 }
 
 static void run_programs(int64_t n, bool pages) {
@@ -663,16 +663,16 @@ enum { PROGRAMS = 1000, SAMPLE = 200 };
 enum { PROGRAMS = 20000, SAMPLE = 1000 };
 #endif
 
-TEST(programs_in_every_mode) { run_programs(getenv("FULL") ? PROGRAMS : SAMPLE, false); }
+TEST(programs_in_every_mode) { run_programs(test_full() ? PROGRAMS : SAMPLE, false); }
 
-TEST(programs_with_values_paged_out) { run_programs((getenv("FULL") ? PROGRAMS : SAMPLE) / 20, true); }
+TEST(programs_with_values_paged_out) { run_programs((test_full() ? PROGRAMS : SAMPLE) / 20, true); }
 
 TEST(programs_with_compiled_kernels) {
     NEEDS_COMPILER;
     setenv("XDG_CACHE_HOME", "/dev/null", 1); /* no cache */
     fl_compile(FL_COMPILE_NOW);
     vm.one_nan = true;
-    run_programs(getenv("FULL") ? 100 : 20, false);
+    run_programs(test_full() ? 100 : 20, false);
     const fl_compile_counts c = fl_compile_stats();
     printf("  %lld kernels in %lld files, %.0f ms\n", (long long)c.compiled, (long long)c.runs,
            1e3 * c.seconds);
@@ -791,7 +791,7 @@ TEST(programs_as_c) {
     for (int i = 0; i < turns; i++) {
         program p[PROGRAMS_AT_ONCE];
         bool failed[PROGRAMS_AT_ONCE];
-        for (int k = 0; k < n; k++) p[k] = portable_program(first_program() + (uint64_t)(i * n + k));
+        for (int k = 0; k < n; k++) p[k] = portable_program((uint64_t)(1 + i * n + k));
         compared += run_as_c(p, n, i ? "cc" : "cc" WRITTEN_SANITIZED, failed);
         for (int k = 0; k < n; k++)
             if (!CHECK(!failed[k])) shorten(&p[k], agrees_as_c, false);
@@ -808,7 +808,7 @@ TEST(programs_as_stablehlo) {
     test_errors_return();
     int compared = 0;
     for (int i = 0; i < n; i++) {
-        const program p = portable_program(first_program() + (uint64_t)i);
+        const program p = portable_program((uint64_t)(1 + i));
         running = &p;
         compared += write_program(&p, getenv("STABLEHLO"), w, false);
     }
@@ -1041,7 +1041,7 @@ TEST(memory_fails_in_random_programs) {
     test_errors_return();
     signal(SIGSEGV, say_which);
     fl_heap_use(heap_fn, NULL);
-    const int64_t programs = (getenv("FULL") ? PROGRAMS : SAMPLE) / 10;
+    const int64_t programs = (test_full() ? PROGRAMS : SAMPLE) / 10;
     for (int64_t i = 0; i < programs; i++) {
         result want[ROUNDS];
         const program p = program_of(first_program() + (uint64_t)i);

@@ -45,6 +45,12 @@ static test__entry *test__first, **test__last = &test__first;
 static int test__failures; /* failed checks of the running test */
 static bool test__skipped;
 
+/* FULL is in the environment, and not empty: exhaustive tests run all their cases, else a sample. */
+TEST__FN bool test_full(void) {
+    const char *full = getenv("FULL");
+    return full && *full;
+}
+
 /* Defines and registers a test. */
 #define TEST(test) \
     static void test_##test(void); \

@@ -640,8 +640,8 @@ static int shard(const char *from) {
 /* A flipped bit of the index or of a shard is an error, or changes nothing. FULL=1: every bit of the index,
    and 20,000 flips in all. */
 TEST(flipped_bits_of_a_sharded_checkpoint) {
-    const char *full = getenv("FULL"), *a = file_of("a");
-    const bool all = full && *full && strcmp(full, "0");
+    const char *a = file_of("a");
+    const bool all = test_full();
     training t;
     test_errors_return();
     training_begin(&t, tiny, 1);

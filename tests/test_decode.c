@@ -534,8 +534,7 @@ TEST(an_hour_takes_the_memory_of_a_minute) {
     fl_speech_decoder *d =
         fl_speech_decoder_new(CLASSES, l, .beam = 20, .lm_weight = 1, .lm = &histories, .separator = SEP);
     int64_t said = 0, last = 0;
-    const bool full = getenv("FULL") && *getenv("FULL");
-    const int parts = full ? PARTS : PARTS / 6;
+    const int parts = test_full() ? PARTS : PARTS / 6;
     heap_fail_at(0);
     for (int i = 0; i < parts; i++) {
         noisy(e, PART, (uint64_t)i % 7 + 1);

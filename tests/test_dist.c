@@ -13,11 +13,6 @@
 #include "../kernels/dist/nccl.h"
 #include "../kernels/dist/sim.h"
 
-/* make test-full, or a sample. */
-static bool everything(void) {
-    return getenv("FULL") && *getenv("FULL");
-}
-
 /* ---- collectives ---- */
 
 /* Element i of what rank `rank` brings: small integers, so that sums are exact in every dtype. */
@@ -56,7 +51,7 @@ static void check_reduced(const char *what, fl_tensor *t, fl_dist_reduction op, 
                           double factor) {
     const fl_dtype d = t->dtype;
     const double tolerance = d == FL_F16 || d == FL_BF16 ? 0.02 : d == FL_F32 ? 1e-6 : 1e-12;
-    const int64_t numel = fl_numel(t), step = numel > 1000 && !everything() ? 7 : 1;
+    const int64_t numel = fl_numel(t), step = numel > 1000 && !test_full() ? 7 : 1;
     const char *p = fl_map(t, FL_READ);
     for (int64_t i = 0; i < numel; i += step) {
         const double got = fl_number_load(d, p + (size_t)i * fl_dtype_size(d)).f;
@@ -85,7 +80,7 @@ static void reduces(fl_dist_group *d, int rank, int n, int64_t count, fl_dtype d
     for (int op = FL_DIST_SUM; op <= FL_DIST_OR; op++) {
         if ((dtype == FL_B8) != (op == FL_DIST_AND || op == FL_DIST_OR)) continue;
         if (op == FL_DIST_AVG && !fl_dtype_is_float(dtype)) continue;
-        if (count > 1000 && op != FL_DIST_SUM && !everything()) continue;
+        if (count > 1000 && op != FL_DIST_SUM && !test_full()) continue;
         fl_scope s = fl_scope_begin();
         const double scale = fl_dtype_is_float(dtype) && op == FL_DIST_SUM ? 0.5 : 0,
                      factor = scale ? scale : 1;
@@ -181,12 +176,12 @@ static void collectives(fl_dist_group *d, int rank, const dist_ranks *r, void *u
     const int64_t *counts = user;
     for (size_t k = 0; k < sizeof dtypes / sizeof *dtypes; k++)
         for (int c = 0; counts[c] >= 0; c++) {
-            if (counts[c] > 1000 && dtypes[k] != FL_F32 && dtypes[k] != FL_BF16 && !everything())
+            if (counts[c] > 1000 && dtypes[k] != FL_F32 && dtypes[k] != FL_BF16 && !test_full())
                 continue;
             reduces(d, rank, r->n, counts[c], dtypes[k]);
             moves(d, rank, r->n, counts[c], dtypes[k]);
         }
-    if (everything()) large(d, rank, r->n);
+    if (test_full()) large(d, rank, r->n);
     CHECK_NO_ERROR();
     CHECK_EQ_INT(fl_dist_failure(d).kind, FL_DIST_OK);
 }
@@ -1772,7 +1767,7 @@ TEST(programs_that_start_ranks) {
     starts("a host without a net", "bench/hosts 2 none %s --as-rank-cut");
     if (!there("mpirun")) SKIP("mpirun is not there (apt-get install openmpi-bin)");
     starts("mpirun", "mpirun --allow-run-as-root --oversubscribe -n 2 %s --as-rank");
-    if (!everything() || !getenv("PEER_PYTHON")) return;
+    if (!test_full() || !getenv("PEER_PYTHON")) return;
     starts("torchrun",
            "$PEER_PYTHON -m torch.distributed.run --standalone --no-python --nproc-per-node 2 %s --as-rank");
 }

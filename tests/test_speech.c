@@ -1414,7 +1414,7 @@ static void *growing(void *user, void *p, size_t bytes) {
 /* A sound at 11,025 samples a second, brought to 8,000, its features: no array grows behind the first minute,
    and as many tensors live (a tenth of an hour; FULL=1: an hour). */
 TEST(an_hour_of_stream_takes_no_more_memory_than_a_minute) {
-    const int64_t minutes = getenv("FULL") && *getenv("FULL") ? 60 : 6, piece = 1103;
+    const int64_t minutes = test_full() ? 60 : 6, piece = 1103;
     fl_scope s = fl_scope_begin();
     fl_tensor *x = sound(11025, 3);
     fl_speech_conf c;
