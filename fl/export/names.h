@@ -13,13 +13,13 @@ typedef struct fl_export_opts {
     fl_opts_guard guard_;
     /* What the step keeps between two runs: weights, and in training the optimizer's state. Host memory among
        its items and tensors that the step does not use are left out. What the step writes in place and is not
-       here is kept too, as state0, ... */
+       here is kept too, as state0, ... Tied weights have the name of the first. */
     const fl_nn_state *state;
     /* What it reads and the program changes between two steps, in the order of arguments; then all else is
-       kept, the numbers of an optimizer's groups (lr first) too. NULL: all that is only read is input0, ... */
+       kept, the numbers of an optimizer's groups (lr first) too. None: all that is only read is input0, ... */
     const fl_data_named_tensor *inputs;
     int n_inputs;
-    /* Its results that are still referenced; NULL: all, as output0, ...; else these alone. */
+    /* Its results that are still referenced; none: all, as output0, ...; else these alone. */
     const fl_data_named_tensor *outputs;
     int n_outputs;
     bool embed; /* C, ONNX: state and constants are part of the file, not one beside it */
@@ -72,10 +72,13 @@ typedef struct fl__export_block {
     int n, n_reversed;
     fl_shape dims;
     int64_t start[FL_MAX_DIMS + 1], size[FL_MAX_DIMS + 1], axis[FL_MAX_DIMS], reversed[FL_MAX_DIMS];
+    /* Dim i of the view without dims of 1 and of stride 0 is dim to_view[i] of the block; and back. */
+    int64_t to_view[FL_MAX_DIMS], to_block[FL_MAX_DIMS];
     bool whole;
 } fl__export_block;
 /* False if t is no such block of n elements. */
 FL_PRIVATE bool fl__export_block_of(const fl_tensor *t, int64_t n, fl__export_block *b);
+FL_PRIVATE bool fl__export_same_shape(fl_shape a, fl_shape b);
 /* The number of a call of fill, as its dtype stores it. */
 FL_PRIVATE fl_number fl__export_filled(const fl_graph_call *call);
 /* The text of a path's last part without its ending, as an identifier. */
@@ -117,6 +120,10 @@ FL_PRIVATE int fl__export_find(const fl__export *e, fl__export_kind kind, int nu
     return -1;
 }
 
+FL_PRIVATE bool fl__export_same_shape(fl_shape a, fl_shape b) {
+    return a.ndim == b.ndim && !memcmp(a.dim, b.dim, (size_t)a.ndim * sizeof *a.dim);
+}
+
 FL_PRIVATE bool fl__export_block_of(const fl_tensor *t, int64_t n, fl__export_block *b) {
     int64_t offset = t->offset, left = n, step[FL_MAX_DIMS];
     memset(b, 0, sizeof *b);
@@ -139,6 +146,10 @@ FL_PRIVATE bool fl__export_block_of(const fl_tensor *t, int64_t n, fl__export_bl
         b->whole &= b->size[i] == b->dims.dim[i];
         if (t->stride[b->axis[i]] < 0) b->reversed[b->n_reversed++] = i;
         offset %= step[i], left = step[i];
+    }
+    for (int i = 0; i < b->n; i++) {
+        for (int k = 0; k < b->n; k++) b->to_block[i] += b->axis[k] < b->axis[i];
+        b->to_view[b->to_block[i]] = i;
     }
     b->dims.dim[b->n] = left, b->start[b->n] = offset, b->size[b->n] = 1;
     b->whole &= left == 1;

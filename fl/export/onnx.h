@@ -22,7 +22,8 @@ extern "C" {
 
    False after an error, before anything is written: as fl_graph_open; an op or dtype that is not written, a
    step that writes its state, recordings that differ in more than sizes, a size or number that is neither a
-   product nor a sum of a free size and a constant. */
+   product nor a sum of a free size and a constant. If the second of two files cannot be written, the first,
+   the weights, is new already. */
 #define fl_graph_save_onnx(...) FL_GRAPH__SAVE_ONNX(__VA_ARGS__, ._end = 0)
 #define FL_GRAPH__SAVE_ONNX(g, path, ...) \
     fl_graph_save_onnx_opt(g, path, FL_LITERAL(fl_export_opts, __VA_ARGS__))
@@ -44,6 +45,7 @@ FL_API bool fl_graph_save_onnx_opt(const fl_graph *g, const char *path, fl_expor
 #include "../records/pool.h"
 #include "../records/softmax.h"
 #include "../tensor/copy.h"
+#include "../tensor/memo.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -65,22 +67,20 @@ typedef struct fl__onnx_memory {
     int axis;
 } fl__onnx_memory;
 
-enum { FL__ONNX_SIZES = 64, FL__ONNX_ATTRIBUTES = 6 };
+enum { FL__ONNX_SIZES = 64, FL__ONNX_CONSTANTS = 1024, FL__ONNX_ATTRIBUTES = 6 };
 typedef struct fl__onnx {
     const char *fn, *sizes;
     fl__export *e, *pair[2]; /* of this pass; of the recording, and of the other one or NULL */
     bool other;              /* a first pass over that one: collects its numbers */
+    bool sizing;             /* nodes that compute a size, in this recording alone: nothing is compared */
     fl_data_text t;          /* the graph */
     const fl_graph_call *call; /* that is written; NULL: inputs or outputs */
     fl__onnx_memory *now;      /* of each value */
     int n;                     /* values of nodes so far */
     int64_t *number;           /* that may depend on sizes, in order: those of the other recording */
     int64_t n_numbers, cap, at;
-    struct fl__onnx_constant {
-        uint64_t hash;
-        int id;
-    } *constant;
-    int64_t n_constants, constants_cap;
+    fl_memo constants;         /* ids, by contents */
+    fl_memo_entry *slot[2 * FL__ONNX_CONSTANTS];
     struct fl__onnx_size {
         int64_t a, b; /* in both recordings */
         int id;       /* one integer, of dims [1] */
@@ -89,7 +89,7 @@ typedef struct fl__onnx {
     int64_t data;               /* bytes of weights so far */
     bool embed, failed;
     const char *file;
-    char text[64];
+    char text[24];
 } fl__onnx;
 
 static bool fl__onnx_refuse(fl__onnx *h, const char *what) {
@@ -107,7 +107,7 @@ static int64_t fl__onnx_other(fl__onnx *h, int64_t x) {
         else h->failed = true;
         return x;
     }
-    if (!h->pair[1] || h->failed) return x;
+    if (!h->pair[1] || h->sizing || h->failed) return x;
     if (h->at < h->n_numbers) return h->number[h->at++];
     fl__onnx_refuse(h, "the other recording has fewer calls");
     return x;
@@ -199,7 +199,7 @@ static void fl__onnx_put_attribute(fl__onnx *h, const fl__onnx_attribute *a) {
 }
 
 /* Writes a node, and returns its (first) output. */
-static fl__onnx_value fl__onnx_do(fl__onnx *h, fl_shape s, fl_dtype d, const fl__onnx_node *n) {
+static fl__onnx_value fl__onnx_emit(fl__onnx *h, fl_shape s, fl_dtype d, const fl__onnx_node *n) {
     static const char differs[] = "an attribute, or the kind of a call, depends on the sizes";
     int to = n->to, n_in = 8;
     const int n_out = n->n_out ? n->n_out : 1;
@@ -221,27 +221,25 @@ static fl__onnx_value fl__onnx_do(fl__onnx *h, fl_shape s, fl_dtype d, const fl_
 }
 
 static fl__onnx_value fl__onnx_unary(fl__onnx *h, const char *op, fl__onnx_value x) {
-    return fl__onnx_do(h, x.shape, x.dtype, FL__ONNX_NODE(op, .in = {x.id}));
+    return fl__onnx_emit(h, x.shape, x.dtype, FL__ONNX_NODE(op, .in = {x.id}));
 }
 
-/* The shape of two operands together. */
-static fl_shape fl__onnx_joint(fl_shape a, fl_shape b) {
-    fl_shape s = a.ndim >= b.ndim ? a : b;
-    const fl_shape less = a.ndim >= b.ndim ? b : a;
-    for (int i = 1; i <= less.ndim; i++)
-        if (s.dim[s.ndim - i] == 1) s.dim[s.ndim - i] = less.dim[less.ndim - i];
-    return s;
+static fl_shape fl__onnx_broadcast(fl_shape a, fl_shape b) {
+    fl_tensor t = {.ndim = b.ndim};
+    memcpy(t.shape, b.dim, sizeof b.dim);
+    fl_broadcast_shape(&a, &t);
+    return a;
 }
 
 static fl__onnx_value fl__onnx_binary(fl__onnx *h, const char *op, fl__onnx_value a, fl__onnx_value b,
                                       fl_dtype d) {
-    return fl__onnx_do(h, fl__onnx_joint(a.shape, b.shape), d, FL__ONNX_NODE(op, .in = {a.id, b.id}));
+    return fl__onnx_emit(h, fl__onnx_broadcast(a.shape, b.shape), d, FL__ONNX_NODE(op, .in = {a.id, b.id}));
 }
 
 /* A node with an axis. */
 static fl__onnx_value fl__onnx_along(fl__onnx *h, const char *op, int axis, fl_shape s, fl_dtype d, int a,
                                      int b, int c) {
-    return fl__onnx_do(h, s, d, FL__ONNX_NODE(op, .in = {a, b, c}, .attribute = {{"axis", .i = axis}}));
+    return fl__onnx_emit(h, s, d, FL__ONNX_NODE(op, .in = {a, b, c}, .attribute = {{"axis", .i = axis}}));
 }
 
 static fl__onnx_value fl__onnx_concat(fl__onnx *h, fl__onnx_value a, fl__onnx_value b, int axis) {
@@ -274,33 +272,27 @@ static void fl__onnx_put_tensor(fl__onnx *h, fl__onnx_value x, const void *bytes
     fl__onnx_close(h, at);
 }
 
-static fl__onnx_value fl__onnx_constant(fl__onnx *h, fl_shape s, fl_dtype d, const void *bytes, int64_t n) {
-    uint64_t hash = fl__hash(fl__hash((uint64_t)d, s.dim, (size_t)s.ndim * sizeof *s.dim), bytes, (size_t)n);
-    hash = fl__hash(hash, &s.ndim, sizeof s.ndim);
-    for (int64_t i = 0; i < h->n_constants; i++)
-        if (h->constant[i].hash == hash) return (fl__onnx_value){h->constant[i].id, s, d};
+/* A number, or a vector of integers. */
+static fl__onnx_value fl__onnx_constant(fl__onnx *h, fl_shape s, fl_dtype d, const void *bytes, size_t n) {
+    const uint64_t tag = (uint64_t)d << 1 | (s.ndim > 0);
+    const int *id = fl_memo_find(&h->constants, bytes, n, tag);
+    if (id) return (fl__onnx_value){*id, s, d};
     const fl__onnx_value x = {++h->n, s, d};
-    if (fl_heap_grow(&h->constant, &h->constants_cap, h->n_constants + 1, sizeof *h->constant))
-        h->constant[h->n_constants++] = (struct fl__onnx_constant){hash, x.id};
-    else h->failed = true;
-    fl__onnx_put_tensor(h, x, bytes, n);
+    if (!fl_memo_add(&h->constants, bytes, n, tag, &x.id)) h->failed |= h->constants.n < FL__ONNX_CONSTANTS;
+    fl__onnx_put_tensor(h, x, bytes, (int64_t)n);
     return x;
 }
 
 /* A scalar: of an integer dtype i, else f. */
 static fl__onnx_value fl__onnx_number(fl__onnx *h, fl_dtype d, double f, int64_t i) {
-    const float narrow = (float)f;
-    const bool real = fl_dtype_is_float(d);
-    const void *bytes = d == FL_F32 ? (const void *)&narrow : real ? (const void *)&f : (const void *)&i;
     int64_t bits = 0;
-    if (d == FL_B8) i = f != 0;
-    memcpy(&bits, bytes, fl_dtype_size(d));
+    fl_number_store(d, &bits, (fl_number){fl_dtype_is_float(d) || d == FL_B8, f, i});
     fl__onnx_same(h, bits, "a number depends on the sizes");
-    return fl__onnx_constant(h, (fl_shape){0}, d, &bits, (int64_t)fl_dtype_size(d));
+    return fl__onnx_constant(h, (fl_shape){0}, d, &bits, fl_dtype_size(d));
 }
 
 static fl__onnx_value fl__onnx_ints(fl__onnx *h, const int64_t *x, int n) {
-    return fl__onnx_constant(h, FL_SHAPE(n), FL_I64, x, n * (int64_t)sizeof *x);
+    return fl__onnx_constant(h, FL_SHAPE(n), FL_I64, x, (size_t)n * sizeof *x);
 }
 
 /* ---- sizes ---- */
@@ -340,10 +332,8 @@ static fl__onnx_value fl__onnx_vector(fl__onnx *h, const int64_t *x, int n, bool
     const int64_t inferred = -1;
     for (int i = 0; i < n; i++) y[i] = fl__onnx_other(h, x[i]), free |= x[i] != y[i];
     if (!free) return fl__onnx_ints(h, x, n);
-    /* the following nodes are in this recording alone: their numbers are not compared */
-    fl__export *const other = h->pair[1];
     fl__onnx_value all = {0};
-    h->pair[1] = NULL;
+    h->sizing = true;
     for (int i = 0; i < n; i++) {
         fl__onnx_value part = fl__onnx_ints(h, &x[i], 1);
         if (x[i] != y[i]) part.id = fl__onnx_size(h, x[i], y[i]);
@@ -354,26 +344,22 @@ static fl__onnx_value fl__onnx_vector(fl__onnx *h, const int64_t *x, int n, bool
         }
         all = i ? fl__onnx_concat(h, all, part, 0) : part;
     }
-    h->pair[1] = other;
+    h->sizing = false;
     return all;
 }
 
 /* ---- views ---- */
 
-static bool fl__onnx_is(fl_shape a, fl_shape b) {
-    return a.ndim == b.ndim && !memcmp(a.dim, b.dim, (size_t)a.ndim * sizeof *a.dim);
-}
-
 static fl__onnx_value fl__onnx_reshape(fl__onnx *h, fl__onnx_value x, fl_shape s) {
-    if (fl__onnx_is(x.shape, s)) return x;
+    if (fl__export_same_shape(x.shape, s)) return x;
     const fl__onnx_value to = fl__onnx_vector(h, s.dim, s.ndim, true);
-    return fl__onnx_do(h, s, x.dtype, FL__ONNX_NODE("Reshape", .in = {x.id, to.id}));
+    return fl__onnx_emit(h, s, x.dtype, FL__ONNX_NODE("Reshape", .in = {x.id, to.id}));
 }
 
 static fl__onnx_value fl__onnx_expand(fl__onnx *h, fl__onnx_value x, fl_shape s) {
-    if (fl__onnx_is(x.shape, s)) return x;
+    if (fl__export_same_shape(x.shape, s)) return x;
     const fl__onnx_value to = fl__onnx_vector(h, s.dim, s.ndim, false);
-    return fl__onnx_do(h, s, x.dtype, FL__ONNX_NODE("Expand", .in = {x.id, to.id}));
+    return fl__onnx_emit(h, s, x.dtype, FL__ONNX_NODE("Expand", .in = {x.id, to.id}));
 }
 
 /* Dim i of the result is dim order[i] of x. */
@@ -382,14 +368,14 @@ static fl__onnx_value fl__onnx_transpose(fl__onnx *h, fl__onnx_value x, const in
     bool same = true;
     for (int i = 0; i < s.ndim; i++) s.dim[i] = x.shape.dim[order[i]], same &= order[i] == i;
     if (same) return x;
-    return fl__onnx_do(
+    return fl__onnx_emit(
         h, s, x.dtype,
         FL__ONNX_NODE("Transpose", .in = {x.id}, .attribute = {{"perm", .list = order, .n = s.ndim}}));
 }
 
 static fl__onnx_value fl__onnx_cast(fl__onnx *h, fl__onnx_value x, fl_dtype d) {
     if (x.dtype == d) return x;
-    return fl__onnx_do(h, x.shape, d,
+    return fl__onnx_emit(h, x.shape, d,
                        FL__ONNX_NODE("Cast", .in = {x.id}, .attribute = {{"to", .i = fl__onnx_dtype(d)}}));
 }
 
@@ -404,7 +390,7 @@ static fl__onnx_value fl__onnx_slice(fl__onnx *h, fl__onnx_value x, const int64_
     }
     const int from = fl__onnx_vector(h, start, n, false).id, to = fl__onnx_vector(h, end, n, false).id;
     const int along = fl__onnx_ints(h, axis, n).id, by = fl__onnx_ints(h, steps, n).id;
-    return fl__onnx_do(h, x.shape, x.dtype, FL__ONNX_NODE("Slice", .in = {x.id, from, to, along, by}));
+    return fl__onnx_emit(h, x.shape, x.dtype, FL__ONNX_NODE("Slice", .in = {x.id, from, to, along, by}));
 }
 
 static fl__onnx_value fl__onnx_reverse(fl__onnx *h, fl__onnx_value x, const int64_t *axes, int n) {
@@ -421,7 +407,7 @@ static fl__onnx_value fl__onnx_zeros(fl__onnx *h, fl_shape s, fl_dtype d) {
 static fl__onnx_value fl__onnx_range(fl__onnx *h, int64_t n) {
     const int end = fl__onnx_reshape(h, fl__onnx_vector(h, &n, 1, false), (fl_shape){0}).id;
     const int zero = fl__onnx_number(h, FL_I64, 0, 0).id, one = fl__onnx_number(h, FL_I64, 1, 1).id;
-    return fl__onnx_do(h, FL_SHAPE(n), FL_I64, FL__ONNX_NODE("Range", .in = {zero, end, one}));
+    return fl__onnx_emit(h, FL_SHAPE(n), FL_I64, FL__ONNX_NODE("Range", .in = {zero, end, one}));
 }
 
 /* c ? a : b; ONNX Runtime has no Where of conditions. */
@@ -430,8 +416,8 @@ static fl__onnx_value fl__onnx_select(fl__onnx *h, fl__onnx_value c, fl__onnx_va
         const fl__onnx_value no = fl__onnx_unary(h, "Not", c), yes = fl__onnx_binary(h, "And", c, a, FL_B8);
         return fl__onnx_binary(h, "Or", yes, fl__onnx_binary(h, "And", no, b, FL_B8), FL_B8);
     }
-    const fl_shape s = fl__onnx_joint(c.shape, fl__onnx_joint(a.shape, b.shape));
-    return fl__onnx_do(h, s, a.dtype, FL__ONNX_NODE("Where", .in = {c.id, a.id, b.id}));
+    const fl_shape s = fl__onnx_broadcast(c.shape, fl__onnx_broadcast(a.shape, b.shape));
+    return fl__onnx_emit(h, s, a.dtype, FL__ONNX_NODE("Where", .in = {c.id, a.id, b.id}));
 }
 
 /* The linear index of each element of a tensor of that shape. */
@@ -445,6 +431,12 @@ static fl__onnx_value fl__onnx_index(fl__onnx *h, fl_shape s, const int64_t *str
         at = fl__onnx_binary(h, "Add", at, fl__onnx_binary(h, "Mul", n, by, FL_I64), FL_I64);
     }
     return at;
+}
+
+/* t is all of a memory of n elements, its dims in any order. */
+static bool fl__onnx_covers(const fl_tensor *t, int64_t n) {
+    fl__export_block b;
+    return t && fl_numel(t) == n && fl__export_block_of(t, n, &b) && b.whole && !b.n_reversed;
 }
 
 static bool fl__onnx_same_view(const fl_tensor *a, const fl_tensor *b) {
@@ -490,7 +482,7 @@ static fl__onnx_value fl__onnx_memory_of(fl__onnx *h, int v) {
 static fl__onnx_value fl__onnx_view(fl__onnx *h, int v, const fl_tensor *t) {
     fl__export_block b;
     fl_shape size = {0}, s = fl_shape_of(t);
-    int64_t order[FL_MAX_DIMS], axis[FL_MAX_DIMS + 1], end[FL_MAX_DIMS + 1];
+    int64_t axis[FL_MAX_DIMS + 1], end[FL_MAX_DIMS + 1];
     const fl__onnx_memory *m = &h->now[v];
     const int64_t n = h->e->value[v].n;
     if (m->as && m->axis < 0 && fl__onnx_same_view(m->as, t)) return m->x;
@@ -511,13 +503,9 @@ static fl__onnx_value fl__onnx_view(fl__onnx *h, int v, const fl_tensor *t) {
     x = fl__onnx_slice(h, x, axis, cut, b.start, end, 1);
     for (int i = 0; i < b.n; i++) size.dim[size.ndim++] = b.size[i];
     x = fl__onnx_reverse(h, fl__onnx_reshape(h, x, size), b.reversed, b.n_reversed);
-    int k = 0;
-    for (int i = 0; i < t->ndim; i++) {
+    for (int i = 0; i < t->ndim; i++)
         if (t->shape[i] != 1 && t->stride[i] == 0) s.dim[i] = 1;
-        for (int j = 0; j < b.n; j++)
-            if (b.axis[j] == i) order[k++] = j;
-    }
-    return fl__onnx_reshape(h, fl__onnx_transpose(h, x, order), s);
+    return fl__onnx_reshape(h, fl__onnx_transpose(h, x, b.to_view), s);
 }
 
 /* in[k]; a weak number as a scalar of dtype d. Dims of stride 0 are 1, unless `whole`. */
@@ -528,64 +516,73 @@ static fl__onnx_value fl__onnx_in(fl__onnx *h, int k, fl_dtype d, bool whole) {
     return whole ? fl__onnx_expand(h, x, fl_shape_of(t)) : x;
 }
 
+/* Memory of value v is now x, in its order. */
+static void fl__onnx_set(fl__onnx *h, int v, fl__onnx_value x) {
+    h->now[v] = (fl__onnx_memory){x, NULL, 0, -1};
+}
+
+/* The memory of value v in that shape; zeros if it is new. */
+static fl__onnx_value fl__onnx_old(fl__onnx *h, int v, fl_shape s) {
+    if (!h->now[v].x.id) fl__onnx_set(h, v, fl__onnx_zeros(h, s, h->e->value[v].dtype));
+    return fl__onnx_reshape(h, fl__onnx_memory_of(h, v), s);
+}
+
+/* Writes y to t, any view of value v, element by element. */
+static void fl__onnx_put_elements(fl__onnx *h, int v, const fl_tensor *t, fl__onnx_value y) {
+    const fl_shape flat = FL_SHAPE(fl_numel(t));
+    const fl__onnx_value old = fl__onnx_old(h, v, FL_SHAPE(h->e->value[v].n));
+    const fl__onnx_value at = fl__onnx_index(h, fl_shape_of(t), t->stride, t->offset);
+    const int to = fl__onnx_reshape(h, at, flat).id, what = fl__onnx_reshape(h, y, flat).id;
+    fl__onnx_set(h, v, fl__onnx_along(h, "ScatterElements", 0, old.shape, old.dtype, old.id, to, what));
+}
+
+/* Writes y to the part of value v that block b cuts out along one axis. Parts of new memory in order are
+   joined as they come; else what is before and behind is kept. */
+static void fl__onnx_put_part(fl__onnx *h, int v, const fl__export_block *b, int axis, fl__onnx_value y) {
+    const int64_t from = b->start[axis], to = from + b->size[axis], last = b->dims.dim[axis];
+    const int64_t zero = 0, along = axis;
+    const fl__onnx_memory m = h->now[v];
+    const bool goes_on = m.axis == axis && m.filled == from && fl__export_same_shape(m.x.shape, b->dims);
+    const bool next = m.x.id && goes_on;
+    if (next || (!m.x.id && !from)) {
+        fl__onnx_value start = m.x;
+        start.shape.dim[axis] = from;
+        if (next) y = fl__onnx_concat(h, start, y, axis);
+        y.shape = b->dims;
+        h->now[v] = (fl__onnx_memory){y, NULL, to, to < last ? axis : -1};
+        return;
+    }
+    const fl__onnx_value old = fl__onnx_old(h, v, b->dims);
+    if (from) y = fl__onnx_concat(h, fl__onnx_slice(h, old, &along, 1, &zero, &from, 1), y, axis);
+    if (to < last) y = fl__onnx_concat(h, y, fl__onnx_slice(h, old, &along, 1, &to, &last, 1), axis);
+    fl__onnx_set(h, v, y);
+}
+
 /* Writes y to out[k]. */
 static bool fl__onnx_out_at(fl__onnx *h, int k, fl__onnx_value y) {
     const fl_tensor *t = h->call->call.out[k];
     if (!t) return true;
     const int v = h->call->value[k];
-    const int64_t n = h->e->value[v].n, zero = 0;
-    fl__onnx_memory *m = &h->now[v];
     fl__export_block b;
-    int64_t order[FL_MAX_DIMS];
     fl_shape plain = {0}, part;
     y = fl__onnx_expand(h, fl__onnx_cast(h, y, t->dtype), fl_shape_of(t));
-    if (!fl_numel(t)) {
-        if (!m->x.id) *m = (fl__onnx_memory){fl__onnx_zeros(h, FL_SHAPE(n), t->dtype), NULL, 0, -1};
-        return true;
-    }
-    const bool block = fl__export_block_of(t, n, &b);
-    if (block && b.whole && !b.n_reversed && fl_numel(t) == n)
-        return *m = (fl__onnx_memory){y, t, 0, -1}, true;
+    if (!fl_numel(t)) return fl__onnx_old(h, v, FL_SHAPE(h->e->value[v].n)), true;
+    if (fl__onnx_covers(t, h->e->value[v].n)) return h->now[v] = (fl__onnx_memory){y, t, 0, -1}, true;
+    const bool block = fl__export_block_of(t, h->e->value[v].n, &b);
     int cut = 0, axis = 0;
     for (int i = 0; block && i < b.dims.ndim; i++)
         if (b.size[i] != b.dims.dim[i]) cut++, axis = i;
-    if (!block || cut > 1) { /* anything else, element by element */
-        if (!m->x.id) *m = (fl__onnx_memory){fl__onnx_zeros(h, FL_SHAPE(n), t->dtype), NULL, 0, -1};
-        const fl__onnx_value old = fl__onnx_reshape(h, fl__onnx_memory_of(h, v), FL_SHAPE(n));
-        const fl__onnx_value at = fl__onnx_index(h, fl_shape_of(t), t->stride, t->offset);
-        const fl_shape flat = FL_SHAPE(fl_numel(t));
-        const int to = fl__onnx_reshape(h, at, flat).id, what = fl__onnx_reshape(h, y, flat).id;
-        const fl__onnx_value now =
-            fl__onnx_along(h, "ScatterElements", 0, old.shape, t->dtype, old.id, to, what);
-        return *m = (fl__onnx_memory){now, NULL, 0, -1}, true;
-    }
-    for (int d = 0; d < b.n; d++) { /* the place of block dim d among the axes that are not 1 */
-        order[d] = 0;
-        for (int i = 0; i < b.n; i++) order[d] += b.axis[i] < b.axis[d];
-    }
-    for (int d = 0; d < b.n; d++) plain.dim[order[d]] = b.size[d];
+    if (!block || cut > 1) return fl__onnx_put_elements(h, v, t, y), true;
     plain.ndim = b.n;
-    y = fl__onnx_transpose(h, fl__onnx_reshape(h, y, plain), order);
+    for (int d = 0; d < b.n; d++) plain.dim[b.to_block[d]] = b.size[d];
+    y = fl__onnx_transpose(h, fl__onnx_reshape(h, y, plain), b.to_block);
     y = fl__onnx_reverse(h, y, b.reversed, b.n_reversed);
     part = b.dims;
-    if (cut) part.dim[axis] = b.size[axis];
+    memcpy(part.dim, b.size, (size_t)part.ndim * sizeof *part.dim);
     y = fl__onnx_reshape(h, y, part);
-    if (!cut) return *m = (fl__onnx_memory){y, NULL, 0, -1}, true;
-    /* parts of new memory in order are joined as they come; else what is before and behind is kept */
-    const bool first = !m->x.id && !b.start[axis];
-    const int64_t from = b.start[axis], to = from + b.size[axis], last = b.dims.dim[axis], along = axis;
-    const bool next = m->x.id && m->axis == axis && m->filled == from && fl__onnx_is(m->x.shape, b.dims);
-    if (first || next) {
-        fl__onnx_value start = y;
-        if (next) start = m->x, start.shape.dim[axis] = from, start = fl__onnx_concat(h, start, y, axis);
-        start.shape = b.dims;
-        return *m = (fl__onnx_memory){start, NULL, to, to < last ? axis : -1}, true;
-    }
-    if (!m->x.id) *m = (fl__onnx_memory){fl__onnx_zeros(h, b.dims, t->dtype), NULL, 0, -1};
-    const fl__onnx_value old = fl__onnx_reshape(h, fl__onnx_memory_of(h, v), b.dims);
-    if (from) y = fl__onnx_concat(h, fl__onnx_slice(h, old, &along, 1, &zero, &from, 1), y, axis);
-    if (to < last) y = fl__onnx_concat(h, y, fl__onnx_slice(h, old, &along, 1, &to, &last, 1), axis);
-    return *m = (fl__onnx_memory){y, NULL, 0, -1}, true;
+    if (cut) fl__onnx_put_part(h, v, &b, axis, y);
+    else fl__onnx_set(h, v, y);
+    return true;
 }
 
 static bool fl__onnx_out(fl__onnx *h, fl__onnx_value y) { return fl__onnx_out_at(h, 0, y); }
@@ -641,7 +638,7 @@ static fl__onnx_value fl__onnx_divide(fl__onnx *h, bool rest, fl__onnx_value a, 
     const bool real = fl_dtype_is_float(d);
     const fl__onnx_value by = real ? b : fl__onnx_select(h, none, one, b);
     fl__onnx_value r =
-        fl__onnx_do(h, fl__onnx_joint(a.shape, b.shape), d,
+        fl__onnx_emit(h, fl__onnx_broadcast(a.shape, b.shape), d,
                     FL__ONNX_NODE("Mod", .in = {a.id, by.id}, .attribute = {{"fmod", .i = real}}));
     if (real) { /* a's sign becomes b's */
         const fl__onnx_value low = fl__onnx_binary(h, "Less", r, zero, FL_B8);
@@ -664,7 +661,7 @@ static fl__onnx_value fl__onnx_activate(fl__onnx *h, fl__onnx_value x, fl_op act
     case FL_OP_sigmoid: return fl__onnx_unary(h, "Sigmoid", x);
     case FL_OP_silu: return fl__onnx_binary(h, "Mul", x, fl__onnx_unary(h, "Sigmoid", x), x.dtype);
     }
-    return fl__onnx_do(h, x.shape, x.dtype, /* gelu_tanh */
+    return fl__onnx_emit(h, x.shape, x.dtype, /* gelu_tanh */
                        FL__ONNX_NODE("Gelu", .in = {x.id}, .attribute = {{"approximate", .text = "tanh"}}));
 }
 
@@ -724,7 +721,7 @@ static bool fl__onnx_reduce(fl__onnx *h) {
     if (!most && !least) v = fl__onnx_cast(h, v, y->dtype);
     const char *name =
         most ? "ReduceMax" : least ? "ReduceMin" : c->op == FL_OP_prod ? "ReduceProd" : "ReduceSum";
-    if (n) v = fl__onnx_do(h, s, v.dtype, FL__ONNX_NODE(name, .in = {v.id, fl__onnx_ints(h, axes, n).id}));
+    if (n) v = fl__onnx_emit(h, s, v.dtype, FL__ONNX_NODE(name, .in = {v.id, fl__onnx_ints(h, axes, n).id}));
     return fl__onnx_out(h, fl__onnx_reshape(h, v, fl_shape_of(y)));
 }
 
@@ -745,7 +742,7 @@ static bool fl__onnx_cumsum(fl__onnx *h) {
     const fl_call *c = &h->call->call;
     const fl__onnx_value x = fl__onnx_cast(h, fl__onnx_in(h, 0, FL_F32, true), c->out[0]->dtype);
     const int axis = fl__onnx_number(h, FL_I64, 0, ((const fl_axis_args *)c->args)->axis).id;
-    return fl__onnx_out(h, fl__onnx_do(h, x.shape, x.dtype, FL__ONNX_NODE("CumSum", .in = {x.id, axis})));
+    return fl__onnx_out(h, fl__onnx_emit(h, x.shape, x.dtype, FL__ONNX_NODE("CumSum", .in = {x.id, axis})));
 }
 
 /* An index that varies along the axis alone takes whole slices. */
@@ -771,7 +768,7 @@ static bool fl__onnx_scatter(fl__onnx *h) {
     const fl__onnx_node n = {"ScatterElements", {x.id, at.id, fl__onnx_expand(h, from, at.shape).id},
                              .attribute = {{"axis", .i = ((const fl_axis_args *)c->args)->axis},
                                            {c->op == FL_OP_scatter_add ? "reduction" : NULL, .text = "add"}}};
-    return fl__onnx_out(h, fl__onnx_do(h, x.shape, x.dtype, &n));
+    return fl__onnx_out(h, fl__onnx_emit(h, x.shape, x.dtype, &n));
 }
 
 static bool fl__onnx_sort(fl__onnx *h) {
@@ -781,7 +778,7 @@ static bool fl__onnx_sort(fl__onnx *h) {
     const int n = fl__onnx_vector(h, &s.dim[a->axis], 1, false).id;
     const fl__onnx_node sort = {"TopK", {fl__onnx_in(h, 0, FL_F32, true).id, n}, .n_out = 2,
                                 .attribute = {{"axis", .i = a->axis}, {"largest", .i = a->descending}}};
-    const fl__onnx_value y = fl__onnx_do(h, s, c->in[0]->dtype, &sort), index = {y.id + 1, s, FL_I64};
+    const fl__onnx_value y = fl__onnx_emit(h, s, c->in[0]->dtype, &sort), index = {y.id + 1, s, FL_I64};
     return fl__onnx_out_at(h, 0, y) && fl__onnx_out_at(h, 1, index);
 }
 
@@ -805,9 +802,9 @@ static bool fl__onnx_iota(fl__onnx *h) {
 static bool fl__onnx_matmul(fl__onnx *h) {
     const fl_tensor *y = h->call->call.out[0];
     const fl__onnx_value a = fl__onnx_in(h, 0, y->dtype, false), b = fl__onnx_in(h, 1, y->dtype, false);
-    fl_shape s = fl__onnx_joint(a.shape, b.shape);
+    fl_shape s = fl__onnx_broadcast(a.shape, b.shape);
     s.dim[s.ndim - 2] = a.shape.dim[s.ndim - 2], s.dim[s.ndim - 1] = b.shape.dim[s.ndim - 1];
-    return fl__onnx_out(h, fl__onnx_do(h, s, y->dtype, FL__ONNX_NODE("MatMul", .in = {a.id, b.id})));
+    return fl__onnx_out(h, fl__onnx_emit(h, s, y->dtype, FL__ONNX_NODE("MatMul", .in = {a.id, b.id})));
 }
 
 static bool fl__onnx_linear(fl__onnx *h) {
@@ -815,7 +812,7 @@ static bool fl__onnx_linear(fl__onnx *h) {
     const fl_dtype d = c->in[0]->dtype;
     fl__onnx_node n = {"Gemm", .attribute = {{"transB", .i = 1}}};
     for (int i = 0; i < c->n_in; i++) n.in[i] = fl__onnx_in(h, i, d, i < 2).id;
-    const fl__onnx_value z = fl__onnx_do(h, fl_shape_of(c->out[0]), d, &n);
+    const fl__onnx_value z = fl__onnx_emit(h, fl_shape_of(c->out[0]), d, &n);
     if (c->n_out > 1) fl__onnx_out_at(h, 1, z);
     return fl__onnx_out(h, fl__onnx_activate(h, z, ((const fl_linear_args *)c->args)->act));
 }
@@ -851,7 +848,7 @@ static bool fl__onnx_conv(fl__onnx *h, bool transposed) {
     if (transposed) n.attribute[5] = (fl__onnx_attribute){"output_padding", .list = more, .n = 2};
     for (int i = 0; i < 2; i++) n.in[i] = fl__onnx_in(h, i, x->dtype, true).id;
     if (c->n_in > 2) n.in[2] = fl__onnx_weights(h, 2, FL_SHAPE(w->shape[0]));
-    const fl__onnx_value z = fl__onnx_do(h, fl_shape_of(y), x->dtype, &n);
+    const fl__onnx_value z = fl__onnx_emit(h, fl_shape_of(y), x->dtype, &n);
     return fl__onnx_out(h, a->relu ? fl__onnx_unary(h, "Relu", z) : z);
 }
 
@@ -863,7 +860,7 @@ static bool fl__onnx_pool(fl__onnx *h) {
     fl__onnx_node n = fl__onnx_window(most ? "MaxPool" : "AveragePool", pads, a->stride, a->kernel);
     if (!most) n.attribute[3] = (fl__onnx_attribute){"count_include_pad", .i = a->count_pad};
     n.in[0] = fl__onnx_in(h, 0, c->in[0]->dtype, true).id;
-    return fl__onnx_out(h, fl__onnx_do(h, fl_shape_of(c->out[0]), c->in[0]->dtype, &n));
+    return fl__onnx_out(h, fl__onnx_emit(h, fl_shape_of(c->out[0]), c->in[0]->dtype, &n));
 }
 
 static bool fl__onnx_softmax(fl__onnx *h) {
@@ -884,14 +881,14 @@ static bool fl__onnx_layer_norm(fl__onnx *h) {
         const fl__onnx_node n = {"LayerNormalization",
                                  {x.id, fl__onnx_weights(h, 1, last), fl__onnx_weights(h, 2, last)},
                                  .attribute = {{"axis", .i = -a->dims}, {"epsilon", .real = a->eps}}};
-        return fl__onnx_out(h, fl__onnx_do(h, x.shape, x.dtype, &n));
+        return fl__onnx_out(h, fl__onnx_emit(h, x.shape, x.dtype, &n));
     }
     int64_t axes[FL_MAX_DIMS];
     fl_shape s = x.shape;
     for (int i = 0; i < last.ndim; i++) axes[i] = i - last.ndim, s.dim[s.ndim - 1 - i] = 1;
     const int square = fl__onnx_binary(h, "Mul", x, x, x.dtype).id;
     const int along = fl__onnx_ints(h, axes, last.ndim).id;
-    fl__onnx_value r = fl__onnx_do(h, s, x.dtype, FL__ONNX_NODE("ReduceMean", .in = {square, along}));
+    fl__onnx_value r = fl__onnx_emit(h, s, x.dtype, FL__ONNX_NODE("ReduceMean", .in = {square, along}));
     r = fl__onnx_binary(h, "Add", r, fl__onnx_number(h, x.dtype, a->eps, 0), x.dtype);
     r = fl__onnx_binary(h, "Div", x, fl__onnx_unary(h, "Sqrt", r), x.dtype);
     r = fl__onnx_binary(h, "Mul", r, fl__onnx_in(h, 1, x.dtype, false), x.dtype);
@@ -911,7 +908,7 @@ static bool fl__onnx_batch_norm(fl__onnx *h) {
                        .attribute = {{"epsilon", .real = a->eps},
                                      {groups ? "num_groups" : NULL, .i = a->groups}}};
     for (int i = 1; i < (groups ? 3 : 5); i++) n.in[i] = fl__onnx_weights(h, i < 3 ? i : i + 1, channels);
-    fl__onnx_value y = fl__onnx_do(h, x.shape, x.dtype, &n);
+    fl__onnx_value y = fl__onnx_emit(h, x.shape, x.dtype, &n);
     if (!c->in[3]->weak || c->in[3]->f64 != 0)
         y = fl__onnx_binary(h, "Add", y, fl__onnx_in(h, 3, x.dtype, false), x.dtype);
     return fl__onnx_out(h, a->relu ? fl__onnx_unary(h, "Relu", y) : y);
@@ -921,7 +918,7 @@ static bool fl__onnx_join(fl__onnx *h) {
     const fl_call *c = &h->call->call;
     fl__onnx_node n = {"Concat", .attribute = {{"axis", .i = ((const fl_axis_args *)c->args)->axis}}};
     for (int i = 0; i < c->n_in; i++) n.in[i] = fl__onnx_in(h, i, c->out[0]->dtype, true).id;
-    return fl__onnx_out(h, fl__onnx_do(h, fl_shape_of(c->out[0]), c->out[0]->dtype, &n));
+    return fl__onnx_out(h, fl__onnx_emit(h, fl_shape_of(c->out[0]), c->out[0]->dtype, &n));
 }
 
 /* ---- the model ---- */
@@ -968,14 +965,16 @@ static bool fl__onnx_call(fl__onnx *h) {
     return fl__onnx_elementwise(h);
 }
 
-/* Word k of the names of free sizes; "size0", ... where there are fewer. */
-static const char *fl__onnx_size_name(fl__onnx *h, int k) {
+/* Field 2: word k of the names of free sizes, or "size0", ... where there are fewer. */
+static void fl__onnx_put_size_name(fl__onnx *h, int k) {
     const char *at = h->sizes ? h->sizes + strspn(h->sizes, " ") : "";
     for (int i = 0; i < k && *at; i++) at += strcspn(at, " "), at += strspn(at, " ");
-    const int n = (int)strcspn(at, " ");
-    if (n) snprintf(h->text, sizeof h->text, "%.*s", n, at);
-    else snprintf(h->text, sizeof h->text, "size%d", k);
-    return h->text;
+    if (*at) {
+        fl__onnx_put(h, 2, at, (int64_t)strcspn(at, " "));
+        return;
+    }
+    snprintf(h->text, sizeof h->text, "size%d", k);
+    fl__onnx_put_text(h, 2, h->text);
 }
 
 /* The number among free sizes of dim i of value v, whose size is `a` here and b there; -1: none. A dim of an
@@ -984,13 +983,13 @@ static int fl__onnx_free_size(fl__onnx *h, int v, int64_t i, int64_t a, int64_t 
     for (int k = 0; k < h->n_free; k++)
         if (h->size[k].a == a && h->size[k].b == b) return k;
     if (!input) return -1;
-    fl__export *const other = h->pair[1];
-    h->pair[1] = NULL;
-    const fl__onnx_value size = fl__onnx_do(
+    h->sizing = true;
+    const fl__onnx_value size = fl__onnx_emit(
         h, FL_SHAPE(1), FL_I64,
         FL__ONNX_NODE("Shape", .in = {~v}, .attribute = {{"start", .i = i}, {"end", .i = i + 1}}));
+    h->sizing = false;
+    if (h->n_free == FL__ONNX_SIZES) return fl__onnx_refuse(h, "more than 64 sizes are free"), -1;
     fl__onnx_add_size(h, a, b, size.id);
-    h->pair[1] = other;
     return h->n_free++;
 }
 
@@ -1009,15 +1008,10 @@ static void fl__onnx_declare(fl__onnx *h, int v, fl__onnx_value x, bool input) {
     for (int i = 0; i < x.shape.ndim; i++) {
         const int64_t dim = fl__onnx_open(h, 1);
         if (k[i] == -2) fl__onnx_put_int(h, 1, x.shape.dim[i]);
-        else fl__onnx_put_text(h, 2, k[i] < 0 ? "" : fl__onnx_size_name(h, k[i]));
+        else if (k[i] >= 0) fl__onnx_put_size_name(h, k[i]); /* else it is not known how it is computed */
         fl__onnx_close(h, dim);
     }
     fl__onnx_close(h, shape), fl__onnx_close(h, tensor), fl__onnx_close(h, type), fl__onnx_close(h, info);
-}
-
-static bool fl__onnx_covers(const fl_tensor *t, int64_t n) {
-    fl__export_block b;
-    return t && fl_numel(t) == n && fl__export_block_of(t, n, &b) && b.whole && !b.n_reversed;
 }
 
 /* What value v is before the step: in the form of its tensor in the options. */
@@ -1086,7 +1080,8 @@ static void fl__onnx_put_graph(fl__onnx *h) {
     const fl__export *e = h->pair[0];
     h->e = h->pair[h->other];
     h->call = NULL;
-    h->n = h->n_sizes = h->n_free = 0, h->n_constants = h->at = 0;
+    h->n = h->n_sizes = h->n_free = 0, h->at = 0;
+    fl__memo_clear(&h->constants);
     for (int64_t i = 0; i < e->l.n_values; i++) h->now[i] = (fl__onnx_memory){.axis = -1};
     fl__onnx_put_text(h, 2, "step");
     for (int i = 0; i < e->n[FL__EXPORT_INPUT]; i++) {
@@ -1106,7 +1101,7 @@ static void fl__onnx_put_graph(fl__onnx *h) {
         const fl__onnx_memory *m = &h->now[v];
         const fl__onnx_value x = t ? fl__onnx_expand(h, fl__onnx_view(h, v, t), fl_shape_of(t))
                                    : m->as ? m->x : fl__onnx_memory_of(h, v);
-        fl__onnx_do(h, x.shape, x.dtype, FL__ONNX_NODE("Identity", .in = {x.id}, .to = ~v));
+        fl__onnx_emit(h, x.shape, x.dtype, FL__ONNX_NODE("Identity", .in = {x.id}, .to = ~v));
         fl__onnx_declare(h, v, x, false);
     }
     if (h->pair[1] && !h->other && !h->failed && h->at != h->n_numbers)
@@ -1157,7 +1152,8 @@ FL_API bool fl_graph_save_onnx_opt(const fl_graph *g, const char *path, fl_expor
     const char *slash = strrchr(path, '/');
     fl__onnx *h = fl_heap_alloc(sizeof *h);
     if (!h) return fl_raise();
-    *h = (fl__onnx){.fn = fn, .sizes = o.sizes, .embed = o.embed};
+    h->fn = fn, h->sizes = o.sizes, h->embed = o.embed;
+    h->constants = (fl_memo){.most = FL__ONNX_CONSTANTS, .size = sizeof(int), .slot = h->slot};
     bool ok = snprintf(data, sizeof data, "%s.data", path) < (int)sizeof data ||
               fl_fail("%s: the path is too long", fn);
     h->file = slash ? data + (slash + 1 - path) : data;
@@ -1182,7 +1178,7 @@ FL_API bool fl_graph_save_onnx_opt(const fl_graph *g, const char *path, fl_expor
     fl__export_free(h->pair[1]);
     fl_heap_free(h->now);
     fl_heap_free(h->number);
-    fl_heap_free(h->constant);
+    fl__memo_clear(&h->constants);
     fl_heap_free(h);
     return ok || fl_raise();
 }

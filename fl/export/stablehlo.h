@@ -140,7 +140,7 @@ static fl__hlo_value fl__hlo_select(fl__hlo *h, fl__hlo_value c, fl__hlo_value a
 }
 
 static fl__hlo_value fl__hlo_reshape(fl__hlo *h, fl__hlo_value x, fl_shape s) {
-    if (x.shape.ndim == s.ndim && !memcmp(x.shape.dim, s.dim, (size_t)s.ndim * sizeof *s.dim)) return x;
+    if (fl__export_same_shape(x.shape, s)) return x;
     return fl__hlo_op(h, s, x.dtype, "stablehlo.reshape %%%d : (%s) -> ", x.id, FL__HLO_TYPE(x));
 }
 
@@ -259,7 +259,7 @@ static fl__hlo_value fl__hlo_memory(const fl__hlo *h, int v) {
 static fl__hlo_value fl__hlo_view(fl__hlo *h, fl__hlo_value x, const fl_tensor *t) {
     fl__export_block b;
     fl_shape size = {0};
-    int64_t order[FL_MAX_DIMS], at[FL_MAX_DIMS];
+    int64_t at[FL_MAX_DIMS];
     const fl_shape s = fl_shape_of(t);
     if (!fl_numel(t)) return fl__hlo_number(h, s, t->dtype, 0, 0);
     if (!fl__export_block_of(t, x.shape.dim[0], &b))
@@ -269,11 +269,8 @@ static fl__hlo_value fl__hlo_view(fl__hlo *h, fl__hlo_value x, const fl_tensor *
     size.ndim = b.n;
     memcpy(size.dim, b.size, (size_t)b.n * sizeof *b.size);
     x = fl__hlo_reverse(h, fl__hlo_reshape(h, x, size), b.reversed, b.n_reversed);
-    int n = 0;
-    for (int i = 0; i < t->ndim; i++)
-        for (int k = 0; k < b.n; k++)
-            if (b.axis[k] == i) order[n] = k, at[n++] = i;
-    return fl__hlo_broadcast(h, fl__hlo_transpose(h, x, order), s, at);
+    for (int i = 0; i < b.n; i++) at[i] = b.axis[b.to_view[i]];
+    return fl__hlo_broadcast(h, fl__hlo_transpose(h, x, b.to_view), s, at);
 }
 
 /* in[k]; a weak number as dtype d in the shape s. */
@@ -309,7 +306,6 @@ static bool fl__hlo_out_at(fl__hlo *h, int k, fl__hlo_value y) {
     const fl_shape flat = FL_SHAPE(h->e->value[v].n);
     fl__export_block b;
     fl_shape plain = {0};
-    int64_t order[FL_MAX_DIMS] = {0};
     fl__hlo_value old = fl__hlo_memory(h, v);
     const bool some = fl_numel(t) > 0, block = some && fl__export_block_of(t, flat.dim[0], &b);
     if (!old.id && !(block && b.whole)) old = fl__hlo_number(h, flat, old.dtype, 0, 0);
@@ -319,11 +315,8 @@ static bool fl__hlo_out_at(fl__hlo *h, int k, fl__hlo_value y) {
         return h->now[v] = fl__hlo_put_at(h, old, at, y, false).id, true;
     }
     plain.ndim = b.n;
-    for (int d = 0; d < b.n; d++) { /* the place of block dim d among the axes that are not 1 */
-        for (int i = 0; i < b.n; i++) order[d] += b.axis[i] < b.axis[d];
-        plain.dim[order[d]] = b.size[d];
-    }
-    y = fl__hlo_transpose(h, fl__hlo_reshape(h, y, plain), order);
+    for (int d = 0; d < b.n; d++) plain.dim[b.to_block[d]] = b.size[d];
+    y = fl__hlo_transpose(h, fl__hlo_reshape(h, y, plain), b.to_block);
     y = fl__hlo_reverse(h, y, b.reversed, b.n_reversed);
     if (!b.whole) y = fl__hlo_update(h, old, y, &b);
     return h->now[v] = fl__hlo_reshape(h, y, flat).id, true;
