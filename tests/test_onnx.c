@@ -266,6 +266,13 @@ TEST(what_cannot_be_written) {
     CHECK_ERROR("fl_graph_save_onnx: cannot open /no/such/folder/net.onnx.data.part");
     CHECK(!fl_graph_save_onnx(r[0].g, test_file("net.onnx"), .other = r[1].g));
     CHECK_ERROR("fl_graph_save_onnx: the recordings differ in more than sizes");
+    const fl_data_named_tensor twice[2] = {{"y", r[0].y}, {"z", r[0].y}}, nameless = {NULL, r[0].x};
+    CHECK(!fl_graph_save_onnx(r[0].g, test_file("net.onnx"), .outputs = twice, .n_outputs = 2));
+    CHECK_ERROR("fl_graph_save_onnx: 'z' and 'y' are the same memory");
+    CHECK(!fl_graph_save_onnx(r[0].g, test_file("net.onnx"), .inputs = &nameless, .n_inputs = 1));
+    CHECK_ERROR("fl_graph_save_onnx: input 0 has no name");
+    CHECK(!fl_graph_save_onnx(r[0].g, test_file("net.onnx"), .n_inputs = 1));
+    CHECK_ERROR("fl_graph_save_onnx: got 1 inputs, and no array of them");
     CHECK(!fl_graph_save_onnx(r[2].g, test_file("net.onnx")));
     CHECK_ERROR("the step writes its state 'state0': record it in evaluation mode");
     CHECK(access(test_file("net.onnx"), R_OK) != 0); /* nothing is left */

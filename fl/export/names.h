@@ -194,21 +194,33 @@ static void fl__export_name(fl__export *e, int64_t v) {
         snprintf(x->name, sizeof x->name, "%s_%d", base, k);
 }
 
+/* Gives the n named tensors of the options that kind; each is memory of its own. */
+static bool fl__export_ports(const char *fn, fl__export *e, fl__export_kind kind, const fl_data_named_tensor *t,
+                             int n) {
+    const bool input = kind == FL__EXPORT_INPUT;
+    if (n < 0 || (n && !t))
+        return fl_fail("%s: got %d %s%s", fn, n, input ? "inputs" : "outputs", t ? "" : ", and no array of them");
+    for (int i = 0; i < n; i++) {
+        const int v = fl__export_value_of(e, t[i].tensor);
+        const fl__export_value *x = v < 0 ? NULL : &e->value[v];
+        if (!t[i].name) return fl_fail("%s: %s %d has no name", fn, input ? "input" : "output", i);
+        if (!x && input) return fl_fail("%s: the step does not read the input '%s'", fn, t[i].name);
+        if (!input && (!x || e->l.value[v].role != FL_GRAPH_OUTPUT))
+            return fl_fail("%s: '%s' is no result of the step", fn, t[i].name);
+        if (x->kind != FL__EXPORT_UNUSED)
+            return fl_fail("%s: '%s' and '%s' are the same memory", fn, t[i].name, x->label);
+        fl__export_set(e, v, kind, t[i].name, t[i].tensor);
+    }
+    return true;
+}
+
 static bool fl__export_names(const char *fn, fl__export *e, const fl_export_opts *o) {
     for (int64_t i = 0; o->state && i < o->state->n; i++)
         fl__export_set(e, fl__export_value_of(e, o->state->item[i].tensor), FL__EXPORT_STATE,
                        o->state->item[i].name, o->state->item[i].tensor);
-    for (int i = 0; i < o->n_inputs; i++) {
-        const int v = fl__export_value_of(e, o->inputs[i].tensor);
-        if (v < 0) return fl_fail("%s: the step does not read the input '%s'", fn, o->inputs[i].name);
-        fl__export_set(e, v, FL__EXPORT_INPUT, o->inputs[i].name, o->inputs[i].tensor);
-    }
-    for (int i = 0; i < o->n_outputs; i++) {
-        const int v = fl__export_value_of(e, o->outputs[i].tensor);
-        if (v < 0 || e->l.value[v].role != FL_GRAPH_OUTPUT)
-            return fl_fail("%s: '%s' is no result of the step", fn, o->outputs[i].name);
-        fl__export_set(e, v, FL__EXPORT_OUTPUT, o->outputs[i].name, o->outputs[i].tensor);
-    }
+    if (!fl__export_ports(fn, e, FL__EXPORT_INPUT, o->inputs, o->n_inputs) ||
+        !fl__export_ports(fn, e, FL__EXPORT_OUTPUT, o->outputs, o->n_outputs))
+        return false;
     for (int64_t i = 0; i < e->l.n_values; i++) {
         static const fl__export_kind kinds[] = {FL__EXPORT_INPUT,    FL__EXPORT_STATE,  FL__EXPORT_STATE,
                                                 FL__EXPORT_CONSTANT, FL__EXPORT_OUTPUT, FL__EXPORT_WORK};
