@@ -1,11 +1,11 @@
 /* test_write.c - steps written out: opened into the ops that every backend has, as Graphviz, C and StableHLO
 
    A step of each tiny model is opened, its calls are run one by one on copies of what the step reads, and
-   parameters, state and outputs are compared with those of a replay: within 3e-5 of the largest or 1e-6, where
-   Adam trains 1e-4 (a tenth of its step, as it makes steps of noise too), as a composition rounds where a fused
-   kernel does not; integers must be equal. The step written as C is compiled
-   by gcc or clang with warnings as errors and sanitizers, runs five times, and is compared likewise. With
-   STABLEHLO=folder modules are written there instead, with what tests/python/test_stablehlo.py compares. */
+   parameters, state and outputs are compared with those of a replay: within 3e-5 of the largest or 1e-6,
+   where Adam trains 1e-4 (a tenth of its step, as it makes steps of noise too), as a composition rounds where
+   a fused kernel does not; integers must be equal. The step written as C is compiled by gcc or clang with
+   warnings as errors and sanitizers, runs five times, and is compared likewise. With STABLEHLO=folder modules
+   are written there instead, with what tests/python/test_stablehlo.py compares. */
 #include "../fl_backend.h"
 #include "../fl_export.h"
 #include "compiler.h"
@@ -140,6 +140,16 @@ static const char *folder_of(bool c) {
     return folder;
 }
 
+/* With sanitizers; cc also makes products and convolutions parallel, if it can. */
+static const char *compiler(bool clang) {
+    static const char probe[] = "echo 'int main(void) { return 0; }' | "
+                                "cc -fopenmp -x c - -o /dev/null 2> /dev/null";
+    if (clang) return "clang" WRITTEN_SANITIZED;
+    if (!system(probe)) return "cc -fopenmp" WRITTEN_SANITIZED;
+    printf("  skipped: C in parallel (OpenMP)\n");
+    return "cc" WRITTEN_SANITIZED;
+}
+
 static void check_written(const model *m, bool plain, bool adam, bool clang) {
     static const char *const names[] = {"x0", "x1", "x2", "x3", "x4", "x5"};
     training t;
@@ -165,7 +175,7 @@ static void check_written(const model *m, bool plain, bool adam, bool clang) {
     CHECK(w->n > 12);
     if (c)
         CHECK(
-            written_run(folder, w, 1, clang ? "clang" WRITTEN_SANITIZED : "cc" WRITTEN_SANITIZED) &&
+            written_run(folder, w, 1, compiler(clang)) &&
             written_agrees(folder, w, 3e-5, floor_of_differences));
     printf("  %s: loss %.7g, %d tensors come out of the step\n", m->name, fl_item(t.loss), w->n);
     free(w);
@@ -240,7 +250,7 @@ TEST(inference) {
         training_free(&t);
         fl_scope_end(&s);
     }
-    CHECK(written_run(folder, w, MODELS, "cc" WRITTEN_SANITIZED));
+    CHECK(written_run(folder, w, MODELS, compiler(false)));
     for (int k = 0; k < MODELS; k++) CHECK(written_agrees(folder, &w[k], 1e-5, 0));
     free(w);
     CHECK_NOTHING_LIVES();

@@ -11,22 +11,23 @@ extern "C" {
    which is ready (fl_graph_ready), as one file of C11 that needs libc and libm alone, and what it keeps
    (state and constants) as a safetensors file beside it, with that ending instead of .c. For the path step.c:
 
-     step_state *step_open(const char *path)   from that file; NULL: it is missing or of another step, or there
-                                               is no memory; path NULL, with .embed: as it was
+     step_state *step_open(const char *path)   from that file; NULL: it is missing or of another step, or
+                                               there is no memory; path NULL, with .embed: as it was
      int step_run(step_state *, const step_inputs *, const step_outputs *)
-                                               one step: 0; -1 if an index is out of range: state and outputs are
-                                               undefined then
+                                               one step: 0; -1 if an index is out of range: state and outputs
+                                               are undefined then
      int step_save(const step_state *, const char *path)
                                                0 if all is written, aside and renamed
      void step_close(step_state *)
 
    and structs of pointers to the arrays, in the order of memory, named as in the options: the caller sets all
    of inputs and outputs. Random numbers are those of fl. Element-wise calls of one shape are one loop, by the
-   functions of fl_math.h, which the file contains; products and convolutions are loops of its own, or
-   cblas_sgemm and cblas_dgemm with -Dstep_BLAS. Sums are taken in the order of memory, in f64: results agree
-   with fl's within rounding, not in bits. Dtypes: f32, f64, integers and b8. -Dstep_DECLARE leaves only the
-   declarations. Equal steps give equal texts. False after an error, before anything is written: as
-   fl_graph_open, or for an op or dtype that has no C. */
+   functions of fl_math.h, which the file contains; products and convolutions are loops of its own, parallel
+   with -fopenmp, or cblas_sgemm and cblas_dgemm with -Dstep_BLAS. Sums are taken in the order of memory, in
+   f64: results agree with fl's within rounding, not in bits. Dtypes: f32, f64, integers and b8.
+   -Dstep_DECLARE leaves only the declarations. Equal steps give equal texts. False after an error, before
+   anything is written: as fl_graph_open, or for an op or dtype that has no C. If the second of the two files
+   cannot be written, the first, safetensors, is new already. */
 #define fl_graph_save_c(...) FL_GRAPH__SAVE_C(__VA_ARGS__, ._end = 0)
 #define FL_GRAPH__SAVE_C(g, path, ...) fl_graph_save_c_opt(g, path, FL_LITERAL(fl_export_opts, __VA_ARGS__))
 FL_API bool fl_graph_save_c_opt(const fl_graph *g, const char *path, fl_export_opts o);
@@ -772,222 +773,20 @@ static bool fl__c_calls(fl__c *c) {
 
 /* ---- the parts that every file has ---- */
 
-static const char fl__c_product_text[] =
-    "\n/* y (+)= a b, m x k by k x n, each with its two strides. */\n"
-    "static void product$(int64_t m, int64_t n, int64_t k, const @ *a, int64_t am, int64_t ak, "
-    "const @ *b,\n"
-    "                     int64_t bk, int64_t bn, @ *y, int64_t ym, int64_t yn, int add) {\n"
-    "    enum { ROWS = 6, COLUMNS = 32, DEPTH = 256 };\n"
-    "    if (yn != 1 && ym == 1) {\n"
-    "        product$(n, m, k, b, bn, bk, a, ak, am, y, yn, ym, add);\n"
-    "        return;\n"
-    "    }\n"
-    "#ifdef #_BLAS\n"
-    "    if (yn == 1 && ym >= n && (am == 1 || ak == 1) && (bk == 1 || bn == 1) && m && n && k) {\n"
-    "        const int64_t lda = ak == 1 ? (m > 1 ? am : k) : ak, ldb = bn == 1 ? (k > 1 ? bk : n) "
-    ": bn;\n"
-    "        cblas_%gemm(CblasRowMajor, ak == 1 ? CblasNoTrans : CblasTrans,\n"
-    "                    bn == 1 ? CblasNoTrans : CblasTrans, (int)m, (int)n, (int)k, 1, a,\n"
-    "                    (int)(ak == 1 ? (lda < k ? k : lda) : (lda < m ? m : lda)), b,\n"
-    "                    (int)(bn == 1 ? (ldb < n ? n : ldb) : (ldb < k ? k : ldb)), add ? 1 : 0, "
-    "y, (int)ym);\n"
-    "        return;\n"
-    "    }\n"
-    "#endif\n"
-    "    for (int64_t i = 0; i < m && !add; i++)\n"
-    "        for (int64_t j = 0; j < n; j++) y[i * ym + j * yn] = 0;\n"
-    "    for (int64_t j0 = 0; j0 < n; j0 += COLUMNS)\n"
-    "        for (int64_t k0 = 0; k0 < k; k0 += DEPTH) {\n"
-    "            const int64_t depth = k - k0 < DEPTH ? k - k0 : DEPTH, columns = n - j0 < COLUMNS "
-    "? n - j0 : COLUMNS;\n"
-    "            @ panel[DEPTH][COLUMNS];\n"
-    "            for (int64_t l = 0; l < depth; l++)\n"
-    "                for (int64_t j = 0; j < COLUMNS; j++)\n"
-    "                    panel[l][j] = j < columns ? b[(k0 + l) * bk + (j0 + j) * bn] : 0;\n"
-    "            for (int64_t i0 = 0; i0 < m; i0 += ROWS) {\n"
-    "                @ sum[ROWS][COLUMNS] = {{0}};\n"
-    "                const @ *row[ROWS];\n"
-    "                for (int64_t i = 0; i < ROWS; i++) row[i] = a + (i0 + i < m ? i0 + i : m - 1) "
-    "* am + k0 * ak;\n"
-    "                for (int64_t l = 0; l < depth; l++)\n"
-    "                    for (int i = 0; i < ROWS; i++)\n"
-    "                        for (int j = 0; j < COLUMNS; j++) sum[i][j] += row[i][l * ak] * "
-    "panel[l][j];\n"
-    "                for (int64_t i = 0; i < ROWS && i0 + i < m; i++)\n"
-    "                    for (int64_t j = 0; j < columns; j++) y[(i0 + i) * ym + (j0 + j) * yn] += "
-    "sum[i][j];\n"
-    "            }\n"
-    "        }\n"
-    "}\n";
+#include "c_parts.inc"
 
-static const char fl__c_conv_text[] =
-    "\n/* Convolutions as products: of one image and group, a column for each pixel of y and a row "
-    "for each weight\n"
-    "   of an output, in the weights' order in memory. */\n"
-    "typedef struct convolution {\n"
-    "    int64_t groups, channels, size[2], outputs, kernel[2], out[2], stride[2], pad[2], "
-    "dilation[2];\n"
-    "    const int64_t *xs, *ws, *ys;\n"
-    "    float *columns;\n"
-    "} convolution;\n"
-    "\n/* x -> columns; back: columns are added to x. */\n"
-    "static void columns_of(const convolution *p, float *x, int back) {\n"
-    "    const int64_t pixels = p->out[0] * p->out[1];\n"
-    "    for (int64_t c = 0; c < p->channels / p->groups; c++)\n"
-    "        for (int64_t i = 0; i < p->kernel[0]; i++)\n"
-    "            for (int64_t j = 0; j < p->kernel[1]; j++) {\n"
-    "                float *row = p->columns + (c * p->ws[1] + i * p->ws[2] + j * p->ws[3]) * "
-    "pixels;\n"
-    "                for (int64_t u = 0; u < p->out[0]; u++)\n"
-    "                    for (int64_t v = 0; v < p->out[1]; v++) {\n"
-    "                        const int64_t h = u * p->stride[0] - p->pad[0] + i * p->dilation[0];\n"
-    "                        const int64_t w = v * p->stride[1] - p->pad[1] + j * p->dilation[1];\n"
-    "                        const int inside = h >= 0 && h < p->size[0] && w >= 0 && w < "
-    "p->size[1];\n"
-    "                        float *at = x + (inside ? c * p->xs[1] + h * p->xs[2] + w * p->xs[3] "
-    ": 0);\n"
-    "                        if (back && inside) *at += row[u * p->out[1] + v];\n"
-    "                        if (!back) row[u * p->out[1] + v] = inside ? *at : 0;\n"
-    "                    }\n"
-    "            }\n"
-    "}\n"
-    "\nenum { CONV, CONV_IMAGE, CONV_KERNEL };\n"
-    "static void convolve(const convolution *p, int what, int64_t images, float *x, float *w, "
-    "float *y) {\n"
-    "    const int64_t pixels = p->out[0] * p->out[1], of = p->outputs / p->groups;\n"
-    "    const int64_t rows = p->channels / p->groups * p->kernel[0] * p->kernel[1];\n"
-    "    for (int64_t n = 0; n < images * p->groups; n++) {\n"
-    "        const int64_t image = n / p->groups, g = n % p->groups;\n"
-    "        float *xg = x + image * p->xs[0] + g * (p->channels / p->groups) * p->xs[1];\n"
-    "        float *wg = w + g * of * p->ws[0], *yg = y + image * p->ys[0] + g * of * p->ys[1];\n"
-    "        if (what != CONV_IMAGE) columns_of(p, xg, 0);\n"
-    "        if (what == CONV)\n"
-    "            product(of, pixels, rows, wg, p->ws[0], 1, p->columns, pixels, 1, yg, p->ys[1], "
-    "p->ys[3], 0);\n"
-    "        if (what == CONV_KERNEL)\n"
-    "            product(of, rows, pixels, yg, p->ys[1], p->ys[3], p->columns, 1, pixels, wg, "
-    "p->ws[0], 1, image > 0);\n"
-    "        if (what == CONV_IMAGE) {\n"
-    "            product(rows, pixels, of, wg, 1, p->ws[0], yg, p->ys[1], p->ys[3], p->columns, "
-    "pixels, 1, 0);\n"
-    "            columns_of(p, xg, 1);\n"
-    "        }\n"
-    "    }\n"
-    "}\n";
-
-static const char fl__c_sort_text[] =
-    "\ntypedef struct pair {\n    uint64_t key;\n    int64_t at;\n} pair;\n"
-    "\n/* Unsigned integers in the order of numbers; NaN is the largest. */\n"
-    "static inline uint64_t key_int(int64_t x) { return (uint64_t)x ^ (uint64_t)1 << 63; }\n"
-    "static inline uint64_t key_float(double x) {\n"
-    "    int64_t bits;\n"
-    "    if (x == 0) x = 0; /* -0 too */\n"
-    "    memcpy(&bits, &x, 8);\n"
-    "    return x != x ? UINT64_MAX : bits < 0 ? ~(uint64_t)bits : key_int(bits);\n"
-    "}\n"
-    "\n/* Merges ever longer runs of p, by way of q; equal keys keep their order. */\n"
-    "static void sort(pair *p, pair *q, int64_t n) {\n"
-    "    for (int64_t run = 1; run < n; run *= 2) {\n"
-    "        for (int64_t from = 0; from < n; from += 2 * run) {\n"
-    "            const int64_t mid = from + run < n ? from + run : n, end = mid + run < n ? mid + run : n;\n"
-    "            for (int64_t i = from, j = mid, k = from; k < end; k++)\n"
-    "                q[k] = i < mid && (j == end || p[i].key <= p[j].key) ? p[i++] : p[j++];\n"
-    "        }\n"
-    "        memcpy(p, q, (size_t)n * sizeof *p);\n"
-    "    }\n"
-    "}\n";
-
-static const char fl__c_random_text[] =
-    "\n/* Element n of the numbers that begin with block `from` (Philox 4x32-10). */\n"
-    "static inline double random_uniform(uint64_t key, uint64_t from, int64_t n) {\n"
-    "    uint32_t w[4];\n"
-    "    flm_philox(key, from + (uint64_t)n / 4, w);\n"
-    "    return flm_uniform_f32(w[n % 4]);\n"
-    "}\n"
-    "static inline double random_uniform_f64(uint64_t key, uint64_t from, int64_t n) {\n"
-    "    uint32_t w[4];\n"
-    "    flm_philox(key, from + (uint64_t)n / 2, w);\n"
-    "    return flm_uniform_f64(w[n % 2 * 2 + 1], w[n % 2 * 2]);\n"
-    "}\n"
-    "static inline double random_normal(uint64_t key, uint64_t from, int64_t n) {\n"
-    "    uint32_t w[4];\n"
-    "    float pair[2];\n"
-    "    flm_philox(key, from + (uint64_t)n / 4, w);\n"
-    "    flm_normal_f32(w[n % 4 / 2 * 2], w[n % 4 / 2 * 2 + 1], pair);\n"
-    "    return pair[n % 2];\n"
-    "}\n"
-    "static inline double random_normal_f64(uint64_t key, uint64_t from, int64_t n) {\n"
-    "    uint32_t w[4];\n"
-    "    double pair[2];\n"
-    "    flm_philox(key, from + (uint64_t)n / 2, w);\n"
-    "    flm_normal_f64(w, pair);\n"
-    "    return pair[n % 2];\n"
-    "}\n"
-    "static inline uint64_t random_int(uint64_t key, uint64_t from, int64_t n, uint64_t bound) {\n"
-    "    uint32_t w[4];\n"
-    "    flm_philox(key, from + (uint64_t)n / 2, w);\n"
-    "    return flm_bounded(w[n % 2 * 2 + 1], w[n % 2 * 2], bound);\n"
-    "}\n";
-
-static const char fl__c_file_text[] =
-    "\n/* ---- the file of the state ---- */\n"
-    "\nenum { PARTS = sizeof part / sizeof *part - 1 };\n"
-    "\n/* The header of the file, which is `size` bytes long with its length before it. */\n"
-    "static char *header_of(size_t *size) {\n"
-    "    size_t n = 2;\n"
-    "    for (int i = 0; i < PARTS; i++) n += strlen(part[i].json) + (i > 0);\n"
-    "    n = (n + 7) / 8 * 8;\n"
-    "    char *text = malloc(8 + n + 1);\n"
-    "    if (!text) return NULL;\n"
-    "    for (int i = 0; i < 8; i++) text[i] = (char)((uint64_t)n >> 8 * i);\n"
-    "    char *at = text + 8;\n"
-    "    for (int i = 0; i < PARTS; i++) at += sprintf(at, \"%c%s\", i ? ',' : '{', part[i].json);\n"
-    "    if (!PARTS) *at++ = '{';\n"
-    "    *at++ = '}';\n"
-    "    memset(at, ' ', (size_t)(text + 8 + n - at));\n"
-    "    *size = 8 + n;\n"
-    "    return text;\n"
-    "}\n"
-    "\nstatic int state_read(#_state *s, const char *path) {\n"
-    "    size_t size = 0;\n"
-    "    char *mine = header_of(&size), *theirs = mine ? malloc(size) : NULL;\n"
-    "    FILE *f = theirs ? fopen(path, \"rb\") : NULL;\n"
-    "    int ok = f && fread(theirs, 1, size, f) == size && !memcmp(mine, theirs, size);\n"
-    "    for (int i = 0; ok && i < PARTS; i++)\n"
-    "        ok = fread(s->memory + part[i].at, 1, part[i].bytes, f) == part[i].bytes;\n"
-    "    ok = ok && fgetc(f) == EOF;\n"
-    "    if (f) fclose(f);\n"
-    "    free(mine), free(theirs);\n"
-    "    return ok;\n"
-    "}\n"
-    "\nint #_save(const #_state *s, const char *path) {\n"
-    "    size_t size = 0;\n"
-    "    char *header = header_of(&size), *aside = malloc(strlen(path) + 6);\n"
-    "    if (aside) sprintf(aside, \"%s.part\", path);\n"
-    "    FILE *f = header && aside ? fopen(aside, \"wb\") : NULL;\n"
-    "    int ok = f && fwrite(header, 1, size, f) == size;\n"
-    "    for (int i = 0; ok && i < PARTS; i++)\n"
-    "        ok = fwrite(s->memory + part[i].at, 1, part[i].bytes, f) == part[i].bytes;\n"
-    "    if (f && fclose(f)) ok = 0;\n"
-    "    ok = ok && !rename(aside, path);\n"
-    "    if (f && !ok) remove(aside);\n"
-    "    free(header), free(aside);\n"
-    "    return ok ? 0 : -1;\n"
-    "}\n"
-    "\nvoid #_close(#_state *s) {\n"
-    "    if (s) free(s->memory);\n"
-    "    free(s);\n"
-    "}\n";
-
-/* Writes a text: # is the step's name, @ the type and $ the suffix of products, % of cblas functions before
-   `gemm`. */
+/* Writes a section of c_parts.c with its words replaced; wide: products are of f64. */
 static void fl__c_put_text(fl__c *c, const char *text, bool wide) {
-    for (const char *at = text; *at; at++) {
-        if (*at == '#' && at[1] == '_') FL__C_PUT(c, "%s", c->name);
-        else if (*at == '@') FL__C_PUT(c, wide ? "double" : "float");
-        else if (*at == '$') FL__C_PUT(c, wide ? "_f64" : "");
-        else if (*at == '%' && at[1] == 'g') FL__C_PUT(c, wide ? "d" : "s");
-        else FL__C_PUT(c, "%c", *at);
+    const char *const words[][2] = {{"STEP_", c->name},
+                                    {"REAL", wide ? "double" : "float"},
+                                    {"PRODUCT", wide ? "product_f64" : "product"},
+                                    {"GEMM", wide ? "cblas_dgemm" : "cblas_sgemm"}};
+    while (*text) {
+        size_t i = 0, n = 0;
+        for (; i < 4 && strncmp(text, words[i][0], n = strlen(words[i][0])); i++) continue;
+        if (i < 4) FL__C_PUT(c, "%s%s", words[i][1], i ? "" : "_");
+        else FL__C_PUT(c, "%c", *text);
+        text += i < 4 ? n : 1;
     }
 }
 
@@ -1204,6 +1003,7 @@ static void fl__c_put_all(fl__c *c) {
     FL__C_PUT(c, "\n/* ---- functions of numbers ---- */\n");
     fl__c_put_math(c);
     const unsigned uses = c->uses;
+    if (uses & (FL__C_PRODUCT | FL__C_PRODUCT_F64)) fl__c_put_text(c, fl__c_parallel_text, false);
     if (uses & FL__C_PRODUCT) fl__c_put_text(c, fl__c_product_text, false);
     if (uses & FL__C_PRODUCT_F64) fl__c_put_text(c, fl__c_product_text, true);
     if (uses & FL__C_CONV) fl__c_put_text(c, fl__c_conv_text, false);

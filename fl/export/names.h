@@ -16,7 +16,7 @@ typedef struct fl_export_opts {
        here is kept too, as state0, ... Tied weights have the name of the first. */
     const fl_nn_state *state;
     /* What it reads and the program changes between two steps, in the order of arguments; then all else is
-       kept, the numbers of an optimizer's groups (lr first) too. None: all that is only read is input0, ... */
+       kept, the numbers of an optimizer's groups (lr first) too. None: all that is only read is an input. */
     const fl_data_named_tensor *inputs;
     int n_inputs;
     /* Its results that are still referenced; none: all, as output0, ...; else these alone. */
@@ -195,11 +195,11 @@ static void fl__export_name(fl__export *e, int64_t v) {
 }
 
 /* Gives the n named tensors of the options that kind; each is memory of its own. */
-static bool fl__export_ports(const char *fn, fl__export *e, fl__export_kind kind, const fl_data_named_tensor *t,
-                             int n) {
+static bool fl__export_ports(const char *fn, fl__export *e, fl__export_kind kind,
+                             const fl_data_named_tensor *t, int n) {
     const bool input = kind == FL__EXPORT_INPUT;
-    if (n < 0 || (n && !t))
-        return fl_fail("%s: got %d %s%s", fn, n, input ? "inputs" : "outputs", t ? "" : ", and no array of them");
+    const char *all = input ? "inputs" : "outputs";
+    if (n < 0 || (n && !t)) return fl_fail("%s: got %d %s%s", fn, n, all, t ? "" : ", and no array of them");
     for (int i = 0; i < n; i++) {
         const int v = fl__export_value_of(e, t[i].tensor);
         const fl__export_value *x = v < 0 ? NULL : &e->value[v];
