@@ -60,7 +60,7 @@ SUITES = $(BUILD)/$(if $(BACKEND_H)$(OPS_H),yours,tests)
 API := build/api
 API_PARTS := $(HEADERS:%=$(API)/%)
 
-SAN_FLAGS = $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer)
+SAN_FLAGS = $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer -DFL__UNROLL=)
 PIC_FLAGS = $(if $(SHARED),-fPIC -DFL_BUILD_SHARED)
 ALL_CFLAGS = $(CFLAGS) $(SAN_FLAGS) $(HARDEN_CFLAGS) $(PIC_FLAGS) $(WARN) -pthread
 # Sanitizers check more, and their interceptors do not know the functions of FORTIFY_SOURCE, which needs an
@@ -544,7 +544,12 @@ endef
 # Files whose time goes by in the ops that they call: FL__GLUE_BEGIN of fl/mem/build.h.
 GLUE = fl/ops/% fl/nn/% fl/optim/% $(addprefix fl/text/models/,models lora train) \
        $(addprefix fl/speech/,models pretrained) $(addprefix fl/vision/,models detect draw)
-$(filter $(GLUE:%=$(PLAIN)/%.o),$(PLAIN_OBJECTS)): CFLAGS := $(CFLAGS:-O2=-O1)
+# What a sanitizer adds costs an optimiser five times the text itself, and saves these files and tests nothing.
+UNOPTIMISED = $(patsubst -O%,-O0,$(CFLAGS))
+$(filter $(GLUE:%=$(PLAIN)/%.o),$(PLAIN_OBJECTS)): CFLAGS := $(if $(SAN),$(UNOPTIMISED),$(CFLAGS:-O2=-O1))
+ifneq ($(SAN),)
+$(PLAIN)/tests/%.o: CFLAGS := $(UNOPTIMISED)
+endif
 $(PLAIN_OBJECTS): $(PLAIN)/%.o: %.h $(PLAIN)/flags | $(API_PARTS)
 	$(call compile_unit)
 $(CUDA_UNIT_OBJECTS): $(BUILD)/%.o: %.h $(BUILD)/flags-cuda | $(API_PARTS)

@@ -38,16 +38,21 @@ FL_PRIVATE void fl__fill_row(char *dst, const char *src, int64_t n, int size);
 /* Register tiles: functions with constant arguments whose loops over registers are unrolled, and whose
    products and sums are fused. They are enclosed in FL__TILES_BEGIN and FL__TILES_END; functions that fuse
    begin with FL__CONTRACT. FL__BY_LANE marks loops over the lanes of a vector that become one instruction:
-   unrolled for clang, as they are for gcc. */
+   unrolled for clang, as they are for gcc. Where a sanitizer checks each access, unrolled loops take minutes
+   to compile: the Makefile defines FL__UNROLL then. */
 #define FL__INLINE static inline __attribute__((always_inline))
 #if defined(__clang__)
+#ifndef FL__UNROLL
 #define FL__UNROLL _Pragma("clang loop unroll(full)")
+#endif
 #define FL__BY_LANE FL__UNROLL
 #define FL__CONTRACT _Pragma("clang fp contract(fast)")
 #define FL__TILES_BEGIN
 #define FL__TILES_END
 #else
+#ifndef FL__UNROLL
 #define FL__UNROLL _Pragma("GCC unroll 32")
+#endif
 #define FL__BY_LANE
 #define FL__CONTRACT
 #ifdef FL_QUICK
