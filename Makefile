@@ -31,14 +31,15 @@ HEADER   ?= fl_all.h
 SINGLE   ?= build/single/$(HEADER)
 UNITS    := $(shell grep -l '^\#if.*FL_IMPL_ONLY_' $(HEADERS) 2>/dev/null)
 TESTS    ?= $(basename $(notdir $(wildcard tests/*.c)))
-EXAMPLES := $(basename $(wildcard examples/*.c examples/extend/*.c))
+RESEARCH := $(basename $(wildcard examples/research/*.c))
+EXAMPLES := $(basename $(wildcard examples/*.c examples/extend/*.c)) $(RESEARCH)
 SPEECH   := $(basename $(wildcard examples/speech/*.c))
 BENCHES  := $(basename $(wildcard bench/*.c))
 MODEL_UNITS := $(basename $(wildcard bench/models/*.c))
 # Programs with targets of their own, which `make test` does not run.
 APPLICATIONS = mnist lm generate tokenize ngram vision_% speech_%
 EXTENSIONS := $(basename $(filter-out $(APPLICATIONS:%=examples/%.c),$(wildcard examples/*.c)) \
-    $(wildcard examples/extend/*.c))
+    $(wildcard examples/extend/*.c)) $(RESEARCH)
 BACKENDS := cpu lazy $(basename $(notdir $(wildcard examples/extend/naive.h examples/extend/evictor.h)))
 
 # --- the variant -----------------------------------------------------------------------------------------
@@ -106,7 +107,7 @@ LIBS += -lm -lpthread
 list_targets = awk '/^\#\# / { text = text substr($$0, 3); next } \
     text { printf "%-18s%s\n", substr($$0, 1, index($$0, ":") - 1), text; text = "" }' \
     $(firstword $(MAKEFILE_LIST))
-.PHONY: $(filter-out bench-%,$(shell $(list_targets) | sed 's/ .*//')) bench-dist_steps FORCE
+.PHONY: $(filter-out bench-% research-%,$(shell $(list_targets) | sed 's/ .*//')) bench-dist_steps FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 
@@ -234,6 +235,11 @@ SPEECH_DATA = $(or $(DATA),../shared/data/speech)
 speech-libri: $(BUILD)/examples/speech/asr
 	@$(if $(SNDFILE_FLAGS),cat,grep wav) "$(SPEECH_DATA)/librispeech/librispeech.lst" > $(BUILD)/libri.lst
 	@ARGS="$(ARGS)" examples/speech/libri $< "$(SPEECH_DATA)" $(BUILD)/libri.lst $(BUILD)/libri $(CRITERIA)
+
+## [train] runs an experiment of docs/research.md: make research-swap_operator [DATA=dir] [ARGS="--small
+## ..."]
+research-%: $(BUILD)/examples/research/%
+	@$< $(call opt,data,$(DATA)) $(ARGS)
 
 # N ranks of mnist on this host, each with a part of every batch: make mnist-dist N=2 ARGS="--dropout 0"
 ## [train] trains the same on N ranks: make mnist-dist N=2 [DATA=dir] [ARGS=...]
@@ -483,6 +489,7 @@ RUNS_OF_test_faults = $(filter test_faults:cuda,$(BACKENDS:%=test_faults:%))
 RUNS_OF_bits = $(filter cuda_bits,$(BACKENDS:%=%_bits))
 RUNS_OF_examples/resume = examples/resume:--test
 RUNS_OF_examples/mixed_precision = examples/mixed_precision:--test
+$(foreach r,$(RESEARCH),$(eval RUNS_OF_$(r) = $(r):--small))
 TEST_RUNS = $(foreach t,$(TESTS),$(or $(RUNS_OF_$(t)),$(t))) \
             $(if $(filter file,$(origin TESTS)),$(foreach e,$(EXTENSIONS),$(or $(RUNS_OF_$(e)),$(e))) \
                 $(if $(SAN),,$(if $(wildcard tests/python/test_*.py),python) help) \
@@ -657,7 +664,7 @@ $(PROGRAMS): $(BUILD)/%: $(PLAIN)/%.o $(BUILD)/libfl.a
 $(addprefix $(BUILD)/,tests/conformance tests/gradcheck tests/test_cuda examples/extend/own_op): $(OPS_OBJECT)
 $(BUILD)/bench/scale: WRAP = -Wl,--wrap=fl_parallel
 WITH_MODELS = bench/model bench/written bench/scale bench/dist bench/checkpoint tests/test_models \
-    tests/test_modes tests/test_onnx tests/test_precision tests/test_write
+    tests/test_modes tests/test_onnx tests/test_precision tests/test_write $(RESEARCH)
 $(WITH_MODELS:%=$(BUILD)/%): $(MODEL_UNITS:%=$(PLAIN)/%.o)
 
 $(BUILD)/yours/%: tests/%.c $(BUILD)/flags-yours $(OPS_OBJECT) $(BUILD)/libfl.a

@@ -127,18 +127,18 @@ static inline void digits_segment(float *ink, const float *p, const float *q, fl
         }
 }
 
-/* Draws a digit's strokes with points moved by `jitter`. Points shared in the model stay shared. */
+/* Draws a digit's strokes with points moved by `jitter`. Points shared in the table stay shared. */
 static inline void digits_strokes(float *ink, int digit, const digits_style *s,
                                   const float *jitter) {
-    const float(*model)[2] = digits_stroke[digit];
+    const float(*point)[2] = digits_stroke[digit];
     float p[24][2];
     for (int i = 0; i < 24; i++) {
         int first = 0;
-        while (memcmp(model[first], model[i], sizeof model[i])) first++;
-        for (int k = 0; k < 2; k++) p[i][k] = model[i][k] + .045f * jitter[2 * first + k];
+        while (memcmp(point[first], point[i], sizeof point[i])) first++;
+        for (int k = 0; k < 2; k++) p[i][k] = point[i][k] + .045f * jitter[2 * first + k];
     }
-    for (int begin = 0, end; begin < 24 && model[begin][0] > 0; begin = end + 1) {
-        for (end = begin; model[end][0] >= 0;) end++;
+    for (int begin = 0, end; begin < 24 && point[begin][0] > 0; begin = end + 1) {
+        for (end = begin; point[end][0] >= 0;) end++;
         for (int i = begin; i + 1 < end; i++)
             for (int k = 0; k < 6; k++) {
                 const float *p0 = p[i > begin ? i - 1 : i], *p3 = p[i + 2 < end ? i + 2 : i + 1];

@@ -28,4 +28,17 @@ static inline bool html_image(fl_data_text *t, fl_tensor *image, const char *att
     return ok && fl_data_text_print(t, "\">");
 }
 
+/* The curves, written to `path` as an SVG file and shown in the page. */
+static inline bool html_plot(fl_data_text *t, const char *path, fl_data_curves curves, fl_data_plot_opts o) {
+    fl_data_stream f;
+    if (!fl_data_plot_svg_opt(path, curves, o) || !fl_data_stream_open(&f, "html_plot", path, FL_DATA_READ))
+        return false;
+    char *svg = fl_heap_alloc((size_t)f.size);
+    const bool ok = svg && fl_data_stream_read(&f, svg, (size_t)f.size, 0) &&
+                    fl_data_text_put(t, svg, (size_t)f.size);
+    f.io.close(f.io.user, f.file);
+    fl_heap_free(svg);
+    return ok;
+}
+
 #endif /* MIT licence: see LICENSE. */

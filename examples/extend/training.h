@@ -27,19 +27,24 @@ static inline void training_end(training_run *r) {
     fl_data_free(r->batches);
 }
 
-/* Network, optimizer and `count` different batches, on the default backend; the same numbers each
-   time. The innermost scope owns the tensors. False after fl_fail; call training_end in any case.
- */
+/* Network, optimizer and the full batches of d, in order, on the default backend. The innermost scope owns
+   the tensors. False after fl_fail; call training_end in any case. */
+static inline bool training_begin_on(training_run *r, digits d, int64_t batch) {
+    *r = (training_run){0};
+    if (!(r->net = digits_net())) return false;
+    r->optim = fl_optim_sgd(fl_nn_parameters(r->net), .lr = 0.02, .momentum = 0.9);
+    r->batches = digits_batches(d, 0, d.label->shape[0] / batch * batch, batch, 0);
+    r->x = fl_empty(FL_SHAPE(batch, DIGITS_SIDE, DIGITS_SIDE), FL_F32);
+    r->target = fl_empty(FL_SHAPE(batch), FL_I64);
+    return r->optim && r->batches && r->x && r->target;
+}
+
+/* The same on `count` batches of drawn digits, with the same numbers each time. */
 static inline bool training_begin(training_run *r, int64_t batch, int64_t count) {
     digits d;
     *r = (training_run){0};
     fl_seed(1);
-    if (!digits_draw(batch * count, 1, &d) || !(r->net = digits_net())) return false;
-    r->optim = fl_optim_sgd(fl_nn_parameters(r->net), .lr = 0.02, .momentum = 0.9);
-    r->batches = digits_batches(d, 0, batch * count, batch, 0);
-    r->x = fl_empty(FL_SHAPE(batch, DIGITS_SIDE, DIGITS_SIDE), FL_F32);
-    r->target = fl_empty(FL_SHAPE(batch), FL_I64);
-    return r->optim && r->batches && r->x && r->target;
+    return digits_draw(batch * count, 1, &d) && training_begin_on(r, d, batch);
 }
 
 /* Overwrites dst with src by way of the host: the backend of dst sees a write, not an op. */
@@ -80,16 +85,22 @@ static inline bool training_step(training_run *r, int64_t i, double *loss) {
     return !fl_error();
 }
 
-/* FNV-1a over the bytes of all parameters. */
+/* Continues the FNV-1a hash h, which begins with TRAINING_HASH. */
+#define TRAINING_HASH 0xcbf29ce484222325u
+static inline uint64_t training_mix(uint64_t h, const void *bytes, size_t n) {
+    for (size_t i = 0; i < n; i++) h = (h ^ ((const uint8_t *)bytes)[i]) * 0x100000001b3u;
+    return h;
+}
+
+/* The hash of the bytes of all parameters. */
 static inline bool training_hash(training_run *r, uint64_t *out) {
     fv_list params = fl_nn_parameters(r->net);
-    *out = 0xcbf29ce484222325u;
+    *out = TRAINING_HASH;
     for (int i = 0; i < params.n; i++) {
         fl_tensor *t = fv_value(params.v[i]);
-        const uint8_t *p = fl_map(t, FL_READ);
+        const void *p = fl_map(t, FL_READ);
         if (!p) return false;
-        for (size_t k = 0; k < (size_t)fl_numel(t) * fl_dtype_size(t->dtype); k++)
-            *out = (*out ^ p[k]) * 0x100000001b3u;
+        *out = training_mix(*out, p, (size_t)fl_numel(t) * fl_dtype_size(t->dtype));
         fl_unmap(t, FL_READ);
     }
     return true;
