@@ -241,6 +241,10 @@ speech-libri: $(BUILD)/examples/speech/asr
 research-%: $(BUILD)/examples/research/%
 	@$< $(call opt,data,$(DATA)) $(ARGS)
 
+## [train] replays the memory requests of six models through eleven allocators: make mem-replay
+## [ARGS="--small ..."]
+mem-replay: research-fragmentation
+
 # N ranks of mnist on this host, each with a part of every batch: make mnist-dist N=2 ARGS="--dropout 0"
 ## [train] trains the same on N ranks: make mnist-dist N=2 [DATA=dir] [ARGS=...]
 mnist-dist: $(BUILD)/examples/mnist
