@@ -27,11 +27,11 @@ static inline void training_end(training_run *r) {
     fl_data_free(r->batches);
 }
 
-/* Network, optimizer and the full batches of d, in order, on the default backend. The innermost scope owns
-   the tensors. False after fl_fail; call training_end in any case. */
-static inline bool training_begin_on(training_run *r, digits d, int64_t batch) {
-    *r = (training_run){0};
-    if (!(r->net = digits_net())) return false;
+/* net, its optimizer and the full batches of d, in order, on the default backend. The innermost scope owns
+   the tensors. False after fl_fail, also if net is NULL; call training_end, which frees net, in any case. */
+static inline bool training_begin_on(training_run *r, fl_nn_module *net, digits d, int64_t batch) {
+    *r = (training_run){.net = net};
+    if (!net) return false;
     r->optim = fl_optim_sgd(fl_nn_parameters(r->net), .lr = 0.02, .momentum = 0.9);
     r->batches = digits_batches(d, 0, d.label->shape[0] / batch * batch, batch, 0);
     r->x = fl_empty(FL_SHAPE(batch, DIGITS_SIDE, DIGITS_SIDE), FL_F32);
@@ -44,7 +44,7 @@ static inline bool training_begin(training_run *r, int64_t batch, int64_t count)
     digits d;
     *r = (training_run){0};
     fl_seed(1);
-    return digits_draw(batch * count, 1, &d) && training_begin_on(r, d, batch);
+    return digits_draw(batch * count, 1, &d) && training_begin_on(r, digits_net(), d, batch);
 }
 
 /* Overwrites dst with src by way of the host: the backend of dst sees a write, not an op. */

@@ -37,7 +37,7 @@ static struct {
 typedef struct outcome {
     fl_data_curve loss;
     int ranks; /* at the end */
-    double seconds, bytes, network; /* sent by the rank; seconds of the network */
+    double seconds, bytes, network; /* bytes sent; seconds of the network */
     uint64_t hash[RANKS];           /* of the weights */
 } outcome;
 
@@ -197,22 +197,22 @@ static bool train(rank_state *r, int way, const char *store, outcome *to) {
     bool ok = set && copy(r, false, false);
     if (ok) memcpy(r->start, r->flat, (size_t)r->n * sizeof *r->flat);
     for (int64_t step = 1; ok && step <= options.steps; step++) {
+        const bool ends_round = step % options.inner == 0 || step == options.steps;
         fl_scope s = fl_scope_begin();
         fl_data_sample b;
         const double start = fl_data_now();
         fl_optim_zero_grad(r->optim);
         ok = fl_data_get(set, (step - 1) % fl_data_size(set), &b) &&
              fl_backward(fv_nll_loss(fl_nn_forward(r->net, fv_const(b.t[0])), b.t[1]));
-        if (way < DILOCO)
-            ok = ok && copy(r, true, false) && (way == THC ? thc_mean(r, step) : mean(r)) &&
-                 copy(r, true, true);
+        if (ok && way < DILOCO)
+            ok = copy(r, true, false) && (way == THC ? thc_mean(r, step) : mean(r)) && copy(r, true, true);
         ok = ok && fl_optim_step(r->optim);
-        if (ok && way >= DILOCO && step % options.inner == 0) {
+        if (ok && way >= DILOCO && ends_round) {
             if (way == DILOCO_KILLED && r->rank == RANKS - 1 && step > options.steps / 2) raise(SIGKILL);
             ok = outer_step(r) || (join_survivors(r, store) && outer_step(r));
         }
         if (!r->rank) to->seconds += fl_data_now() - start;
-        if (!r->rank && step % options.inner == 0) ok = ok && evaluate(r, test, step, to);
+        if (!r->rank && ends_round) ok = ok && evaluate(r, test, step, to);
         fl_scope_end(&s);
     }
     fl_data_free(set);

@@ -129,7 +129,7 @@ static figures measure(replay *r, int64_t limit, int64_t *device, double *ns) {
     return f;
 }
 
-/* What fl's own manager reserves for the trace beyond what it had, by allocating it: checks the policy "fl". */
+/* What fl's own manager reserves for the trace beyond what it had, by allocating: checks the policy "fl". */
 static int64_t reserved_by_fl(const trace *t) {
     fl_buffer **b = array_new(t->n, sizeof *b);
     fl_mem_trim();
@@ -236,8 +236,8 @@ int main(int argc, char **argv) {
     uint32_t hash = 0;
     int n = 0;
     bool ok = html_begin(&page, "fragmentation", "figure{display:inline-block;margin:4px}") &&
-              fl_data_text_print(&page, "Addresses (upwards) by time. Blue: lives for more than a third of the "
-                                        "trace; red: workspace; yellow: other; grey: free. MiB: reserved.\n");
+              fl_data_text_print(&page, "Addresses (upwards) by time. Blue: lives for more than a third of "
+                                        "the trace; red: workspace; yellow: other; grey: free. MiB: reserved.\n");
     const time_t start = time(NULL);
     FILE *tsv = trace_path ? fopen(trace_path, "w") : NULL;
     if (trace_path && !tsv) return fprintf(stderr, "fragmentation: cannot write %s\n", trace_path), 1;

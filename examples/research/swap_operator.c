@@ -199,7 +199,7 @@ static bool train(digits d, const operation *o, fl_data_curve *curve, fl_data_te
     draws = 0;
     double loss, sum = 0;
     const int64_t every = opt.steps < 40 ? 1 : opt.steps / 40;
-    bool ok = training_begin_on(&run, d, opt.small ? 8 : 32) && (!o || replace(o));
+    bool ok = training_begin_on(&run, digits_net(), d, opt.small ? 8 : 32) && (!o || replace(o));
     const double start = fl_data_now();
     for (int64_t i = 1; ok && i <= opt.steps; i++) {
         ok = training_step(&run, i - 1, &loss);
