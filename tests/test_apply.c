@@ -692,6 +692,9 @@ TEST(shapes_and_dtypes) {
     T logical = fl_apply("(c, x) { return c && x > 0; }", (T[]){c, row}, 2);
     CHECK(logical && logical->dtype == FL_B8 && same_bits(logical, fl_logical_and(c, fl_gt(row, fl_num(0)))));
     CHECK(same_bits(fl_apply("(c, d) { return c ? !d : d; }", (T[]){c, c}, 2), fl_zeros_like(c)));
+    /* one primitive of the first three inputs in order, and an input that nothing reads */
+    CHECK(same_bits(fl_apply("(c, x, y, z) { return c ? x : y; }", (T[]){c, row, column, row}, 4),
+                    fl_where(c, row, column)));
     /* integers */
     T i = fl_arange(-4, 5, 1, FL_I32), k = fl_full(FL_SHAPE(1), 3, FL_I32);
     T bits = fl_apply("(i, k) { return (i & 3 ^ k) << 1 | ~i >> k - 2; }", (T[]){i, k}, 2);

@@ -204,9 +204,9 @@ static fl__loop fl__single_loop(const fl_formula *f, fl_dtype wide) {
     const fl_formula_step *s = f->step;
     if (f->n_steps != 1 || f->n_out != 1 || (wide == FL_I64 && s->primitive == FL_PRIMITIVE_remainder))
         return NULL;
+    if (f->n_in != fl_primitive_operands((fl_primitive)s->primitive)) return NULL;
     for (int k = 0; k < f->n_in; k++)
         if (s->in[k] != k) return NULL;
-    if (f->n_in != fl_primitive_operands((fl_primitive)s->primitive)) return NULL;
     return fl__primitive_loop((fl_primitive)s->primitive, s->logical ? FL_B8 : wide);
 }
 
