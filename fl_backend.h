@@ -397,6 +397,13 @@ FL_API bool fl_backend_override(fl_backend *b, fl_op op, fl_slot slot);
 FL_API const fl_backend *fl_backend_at(int backend);
 /* For slots: allocates the storage of an output; true if it already has some. */
 FL_API bool fl_out_make(fl_tensor *out);
+/* For slots whose memory the host reads: makes the outputs of an element-wise call and runs loop over its
+   operands, in parallel. p: the n elements of each output, then of each input, dense whatever the layout (a
+   strided operand is copied block by block, a weak number repeated), in the wide dtype of each
+   (fl_dtype_wide; a weak number in that of the first other input), so that the slot may be NARROW. NULL
+   outputs have no p. False after an error: the shapes differ, or a dtype is registered. */
+FL_API bool fl_cpu_loop(const fl_call *c, void (*loop)(void *const p[], int64_t n, const void *arg),
+                        const void *arg);
 
 /* >>for op writers ----------------------------------------------------------------------------- */
 
@@ -1840,9 +1847,13 @@ static FL__COLD bool fl__run_blocks(const fl_backend *be, const fl_call *c) {
     if (be->op[c->op] && be->flags[c->op] & FL_SLOT_BLOCKS)
         return fl__run_slot(be, c, be->op[c->op], fl__traits_of(c).paged);
     if (fl__ops[c->op]->compose) return fl__run_composed(c);
-    if (!alike || (c->op != FL_OP_copy && c->op != FL_OP_fill && c->op != FL_OP_gather))
+    if (!alike || (c->op != FL_OP_copy && c->op != FL_OP_fill && c->op != FL_OP_gather)) {
+        fl_dtype d = c->out[0]->dtype;
+        for (int i = 0; i < c->n_in; i++)
+            if (fl_dtype_registered(c->in[i]->dtype)) d = c->in[i]->dtype;
         return fl_fail("fl_%s: takes no blocks, as dtype %s has: cast to a float first", fl__ops[c->op]->name,
-                       fl_dtype_name(c->in[0]->weak ? c->out[0]->dtype : c->in[0]->dtype));
+                       fl_dtype_name(d));
+    }
     if (c->out[0]->ndim == FL_MAX_DIMS)
         return fl_fail("fl_%s: too many dims for a dtype of blocks: got %d, expected at most %d",
                        fl__ops[c->op]->name, FL_MAX_DIMS, FL_MAX_DIMS - 1);

@@ -356,6 +356,8 @@ TEST(wrong_use_of_blocks) {
     CHECK_ERROR("q8");
     CHECK(fl_scatter(q, 0, fl_zeros(FL_SHAPE(1, 2), FL_I64), fl_slice(q, 0, 0, 1, 1)) == NULL);
     CHECK_ERROR("fl_scatter: takes no blocks");
+    CHECK(fl_where(fl_ones(FL_SHAPE(1, 1), FL_B8), q, q) == NULL);
+    CHECK_ERROR("fl_where: takes no blocks, as dtype q8 has");
     CHECK(fl_gather(q, 0, fl_full(FL_SHAPE(1, 2), 4, FL_I64)) == NULL);
     CHECK_ERROR("index 4 is out of range");
     CHECK(isnan(fl_item(fl_slice(fl_slice(q, 0, 0, 1, 1), 1, 0, 1, 1))));

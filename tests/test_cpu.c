@@ -387,6 +387,59 @@ TEST(ldexp_reaches_from_denormals_to_the_largest) {
         }
 }
 
+#define USERS_LOOP(name, T) \
+    static void name(void *const p[], int64_t n, const void *arg) { \
+        for (int64_t i = 0; i < n; i++) \
+            ((T *)p[0])[i] = ((const T *)p[1])[i] - *(const int *)arg * ((const T *)p[2])[i]; \
+    }
+USERS_LOOP(users_f32, float)
+USERS_LOOP(users_f64, double)
+USERS_LOOP(users_i64, int64_t)
+
+static bool users_slot(const fl_backend *self, const fl_call *c) {
+    static const int three = 3;
+    const fl_dtype wide = fl_dtype_wide(c->out[0]->dtype);
+    (void)self;
+    return fl_cpu_loop(c, wide == FL_F64 ? users_f64 : wide == FL_I64 ? users_i64 : users_f32, &three);
+}
+
+/* New memory, an input or a view to write to. */
+static fl_tensor *place_for(fl_tensor *a, int layout, int way) {
+    if (way == 0 && layout != REPEATED && layout != CONSTANT) return a;
+    if (way == 1 && a->ndim > 1) {
+        fl_tensor *turned = fl_transpose(a, 0, -1);
+        return fl_transpose(fl_empty(fl_shape_of(turned), a->dtype), 0, -1);
+    }
+    return out_of(fl_shape_of(a), a->dtype);
+}
+
+TEST(users_loop_over_layouts) {
+    test_errors_return();
+    const fl_dtype of[] = {FL_F32, FL_F64, FL_F16, FL_BF16, FL_I32, FL_I64};
+    for (int k = 0; k < 6 * LAYOUTS * 4; k++) {
+        const int layout = k / 4 % LAYOUTS, way = k % 4;
+        const int other = layout <= STRIDED ? (layout * 5 + 2) % (STRIDED + 1) : layout;
+        const fl_dtype d = of[k / 4 / LAYOUTS];
+        const bool real = fl_dtype_is_float(d);
+        fl_scope s = fl_scope_begin();
+        fl_tensor *a = laid_out(layout, d, 3, false), *before = fl_clone(a), *y = place_for(a, layout, way);
+        fl_tensor *b = way < 3 ? laid_out(other, d, 99, false) : real ? fl_num(2.5) : fl_int(2);
+        CHECK(users_slot(NULL,
+                         &(fl_call){.op = FL_OP_sub, .n_out = 1, .n_in = 2, .out = {y}, .in = {a, b}}));
+        for (int64_t i = 0; i < fl_numel(y); i++) {
+            const int64_t whole = real ? 0 : get_int(before, i) - 3 * get_int(b, i);
+            uint64_t want = 0; /* in d */
+            fl_number_store(d, &want, (fl_number){real, get(before, i) - 3 * get(b, i), whole});
+            check_element(get(y, i), fl_number_load(d, &want).f, d, "a - 3 b", layout_name[layout], i);
+        }
+        fl_scope_end(&s);
+    }
+    fl_tensor *a = fl_ones(FL_SHAPE(2, 3), FL_F32), *row = fl_ones(FL_SHAPE(3), FL_F32);
+    fl_tensor *y = out_of(FL_SHAPE(2, 3), FL_F32);
+    CHECK(!users_slot(NULL, &(fl_call){.op = FL_OP_sub, .n_out = 1, .n_in = 2, .out = {y}, .in = {a, row}}));
+    CHECK_ERROR("fl_cpu_loop: operand 2 of sub: got f32 [3], expected a built-in dtype and shape [2, 3]");
+}
+
 TEST(binary_in_place) {
     for (int layout = 0; layout < LAYOUTS; layout++) {
         if (layout == REPEATED || layout == CONSTANT) continue;

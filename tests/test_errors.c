@@ -445,6 +445,8 @@ static void rows_of_handles(void) {
     FINE(fl_option_int, fl_option_int(0, 3) == 3 && fl_option_int(FL_I0, 3) == 0);
 }
 
+static void no_loop(void *const p[], int64_t n, const void *arg) { (void)p, (void)n, (void)arg; }
+
 /* What ops are written with. */
 static void rows_of_op_writers(void) {
     fl_shape s = FL_SHAPE(2, 3), other = FL_SHAPE(7);
@@ -483,6 +485,9 @@ static void rows_of_op_writers(void) {
     NO_AS(fl_call_into, "fl_call_run", (FL_OP_NONE, out, NULL, NULL, NULL), "does not exist");
     ROW_OF(RAISES, "fl_call_compose", "fl_sum",
         !fl_call_compose(&(fl_call){.op = FL_OP_sum, .n_out = 1, .out = {out}}), "no composition");
+    const fl_call unequal = {.op = FL_OP_neg, .n_out = 1, .n_in = 1, .out = {out}, .in = {o.f4}};
+    ROW(QUIET, "fl_cpu_loop", !fl_cpu_loop(&unequal, NULL, NULL), "the loop is NULL");
+    ROW(QUIET, "fl_cpu_loop", !fl_cpu_loop(&unequal, no_loop, NULL), "expected a built-in dtype and shape");
     FINE(fv_recomputed, !fv_recomputed(NULL));
     FINE(fv_record_opt, !fv_record_opt(NULL, NULL));
     NO(fv_record_formula, (FL_OP_add, o.v23, o.f23), "no formula of x");

@@ -229,6 +229,32 @@ static fl_dtype fl__compute_dtype(const fl_call *c) {
     return cls == FL_CLASS_CMP ? FL_F64 : cls == FL_CLASS_BOOL ? FL_B8 : c->out[0]->dtype;
 }
 
+FL_API bool fl_cpu_loop(const fl_call *c, void (*loop)(void *const p[], int64_t n, const void *arg),
+                        const void *arg) {
+    fl_tensor *t[FL__OPERANDS];
+    int n_out = 0;
+    fl__pass p;
+    if (!c || !loop) return fl_fail("fl_cpu_loop: the call or the loop is NULL");
+    for (int i = 0; i < c->n_out; i++)
+        if (c->out[i]) t[n_out++] = c->out[i];
+    if (!n_out) return true;
+    memcpy(t + n_out, c->in, (size_t)c->n_in * sizeof *t);
+    for (int i = 0; i < n_out + c->n_in; i++)
+        if ((!t[i]->weak && !fl_same_shape(t[i], t[0])) || fl_dtype_registered(t[i]->dtype))
+            return fl_fail(
+                "fl_cpu_loop: operand %d of %s: got %s %s, expected a built-in dtype and shape %s", i,
+                fl_op_get_info(c->op)->name, fl_dtype_name(t[i]->dtype), FL_SHAPE_TEXT(t[i]),
+                FL_SHAPE_TEXT(t[0]));
+    for (int i = 0; i < n_out; i++)
+        if (!fl_out_make(t[i])) return false;
+    fl__pass_begin(&p, loop, arg);
+    fl__pass_follow(&p, t[0]);
+    for (int i = 0; i < n_out + c->n_in; i++)
+        fl__pass_add_wide(&p, t[i], i < n_out ? FL_WRITE : FL_READ, fl_dtype_wide(fl__compute_dtype(c)));
+    fl__pass_run(&p, fl_numel(t[0]));
+    return true;
+}
+
 /* The first lines are a fast path for most calls of small networks. */
 FL_PRIVATE bool fl__cpu_formula(const fl_backend *self, const fl_call *c) {
     fl_tensor *y = c->out[0], *a = c->in[0], *b = c->in[c->n_in - 1];
