@@ -56,8 +56,9 @@ CUDA_MOCK = $(if $(filter emu,$(CUDA)),$(addsuffix .13,$(addprefix $(BUILD)/mock
             $(BUILD)/mock/libcudnn.so.9)
 # The suites with a backend or ops of yours (tests/backends.h) are programs of their own.
 YOURS = $(if $(BACKEND_H),'-DBACKEND_H="$(abspath $(BACKEND_H))"' -DBACKEND_NAME=$(BACKEND)) \
-        $(if $(OPS_H),'-DOPS_H="$(abspath $(OPS_H))"')
-SUITES = $(BUILD)/$(if $(BACKEND_H)$(OPS_H),yours,tests)
+        $(if $(OPS_H),'-DOPS_H="$(abspath $(OPS_H))"') \
+        $(if $(MANAGER_H),'-DMANAGER_H="$(abspath $(MANAGER_H))"' -DMANAGER_NAME=$(basename $(notdir $(MANAGER_H))))
+SUITES = $(BUILD)/$(if $(BACKEND_H)$(OPS_H)$(MANAGER_H),yours,tests)
 API := build/api
 API_PARTS := $(HEADERS:%=$(API)/%)
 
@@ -339,6 +340,10 @@ test-compile:
 ## [BACKEND=naive|lazy|evictor|naive@cpu (operands@default)] [BACKEND_H=mine.h] [OPS_H=ops.h] [ARGS=op]
 conformance: $(SUITES)/conformance
 	$< $(BACKEND) $(ARGS)
+
+## [test] checks a memory manager, fl's own or mine.h's fl_mem_mine(): make conformance-mem [MANAGER_H=mine.h]
+conformance-mem: $(SUITES)/managers
+	$< $(ARGS)
 
 ## [cuda] runs the suites that take a backend on backend cuda: make CUDA=emu test-cuda, or CUDA=1 on a
 ## machine with a GPU
@@ -673,7 +678,7 @@ $(WITH_MODELS:%=$(BUILD)/%): $(MODEL_UNITS:%=$(PLAIN)/%.o)
 
 $(BUILD)/yours/%: tests/%.c $(BUILD)/flags-yours $(OPS_OBJECT) $(BUILD)/libfl.a
 	@mkdir -p $(@D)
-	@echo CC $< with $(BACKEND_H) $(OPS_H)
+	@echo CC $< with $(BACKEND_H) $(OPS_H) $(MANAGER_H)
 	@$(CC) -std=gnu11 $(ALL_CFLAGS) $(YOURS) -I. -MMD -MP -MT $@ -MF $@.d -o $@ $< $(OPS_OBJECT) \
 	    $(BUILD)/libfl.a $(CUDA_LIBS) $(LIBS)
 

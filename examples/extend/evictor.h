@@ -163,7 +163,7 @@ static inline bool evictor_restore(fl_buffer *b) {
 }
 
 static inline bool evictor_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info) {
-    (void)info;
+    if (b->device != fl_device_host()) return fl_mem_delegate(self, fl_mem_caching(), b, info);
     evictor *e = (evictor *)(void *)self;
     evictor_page *p = malloc(sizeof *p);
     if (!p) return false;

@@ -38,6 +38,7 @@ typedef struct trace {
 
 static inline bool recorder_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info) {
     trace *t = self->user;
+    if (b->device != fl_device_host()) return fl_mem_delegate(self, fl_mem_caching(), b, info);
     if (t->n == TRACE_MOST) return false;
     b->ptr = aligned_alloc(FL_ALIGN, (b->bytes + 2 * FL_ALIGN - 1) / FL_ALIGN * FL_ALIGN);
     if (!b->ptr) return false;

@@ -25,8 +25,8 @@ typedef struct fl_mem_stats {
    (fl_buffer_claim) if it makes it pageable. */
 struct fl_mem_manager {
     const char *name;
-    /* Sets b->ptr to b->bytes bytes, aligned to FL_ALIGN, plus FL_ALIGN readable ones; false if out of
-       memory. */
+    /* Sets b->ptr to b->bytes bytes of b->device, aligned to FL_ALIGN, plus FL_ALIGN readable ones; false if
+       out of memory. A manager of the host's memory delegates other devices' buffers to the caching one. */
     bool (*get)(fl_mem_manager *self, fl_buffer *b, const fl_mem_info *info);
     void (*put)(fl_mem_manager *self, fl_buffer *b); /* frees b->ptr; b may not be resident */
     size_t (*trim)(fl_mem_manager *self); /* frees cached memory, returns its bytes; NULL: none */
