@@ -337,7 +337,7 @@ test-compile:
 	@CC="$(CC)" tests/compile/run
 
 ## [test] checks every op against reference loops: make conformance
-## [BACKEND=naive|lazy|evictor|naive@cpu (operands@default)] [BACKEND_H=mine.h] [OPS_H=ops.h] [ARGS=op]
+## [BACKEND=naive|lazy|evictor|opencl|naive@cpu (operands@default)] [BACKEND_H=mine.h] [OPS_H=ops.h] [ARGS=op]
 conformance: $(SUITES)/conformance
 	$< $(BACKEND) $(ARGS)
 

@@ -18,6 +18,10 @@
 #include "../examples/extend/evictor.h"
 #define HAVE_EVICTOR
 #endif
+#if __has_include("../examples/extend/opencl.h")
+#include "../examples/extend/opencl.h"
+#define HAVE_OPENCL
+#endif
 #endif
 
 #ifdef BACKEND_H
@@ -61,6 +65,15 @@ static bool choose_evictor(void) {
 }
 #endif
 
+/* True, after a line that says so, if this machine lacks what the backend needs. */
+static bool backend_is_absent(const char *name) {
+#ifdef HAVE_OPENCL
+    if (!strncmp(name, "opencl", 6) && !fl_backend_opencl())
+        return printf("skipped: %s\n0 passed, 0 failed\n", fl_error()), true;
+#endif
+    return (void)name, false;
+}
+
 /* Registers the backend by name. "lazy" is the cpu backend with deferred execution in this thread, "evictor"
    on the memory manager of that name. */
 static const fl_backend *add_backend(const char *name) {
@@ -76,6 +89,9 @@ static const fl_backend *add_backend(const char *name) {
 #endif
 #ifdef HAVE_NAIVE
     if (!strcmp(name, "naive") && !fl_backend_use(fl_backend_naive(), NULL)) return NULL;
+#endif
+#ifdef HAVE_OPENCL
+    if (!strcmp(name, "opencl") && !fl_backend_use(fl_backend_opencl(), NULL)) return NULL;
 #endif
 #ifdef BACKEND_H
     if (!strcmp(name, BACKEND_TEXT(BACKEND_NAME)) &&

@@ -1351,6 +1351,7 @@ int main(int argc, char **argv) {
     if (argc > 1) backend_name = argv[1];
     if (argc < 3 && strcmp(backend_name, "cpu")) count /= 8;
     fl_set_error_handler(quiet_errors, NULL);
+    if (backend_is_absent(backend_name)) return 0;
     bool works = choose_backend(backend_name); /* before the scope, at whose end "lazy" would end */
     fl_scope s = fl_scope_begin();
     works = works && fl_ones(FL_SCALAR_SHAPE, FL_F32); /* a device */
