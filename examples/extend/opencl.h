@@ -55,7 +55,8 @@ static void *opencl_build(int n, const char **text, const char *kernel) {
     void *program = opencl.clCreateProgramWithSource(opencl.context, (uint32_t)n, text, NULL, &error);
     if (!opencl_ok(error, "clCreateProgramWithSource")) return NULL;
     char options[120];
-    snprintf(options, sizeof options, "-w -cl-std=CL1.2 -DEACH=%d%s%s", opencl.each, opencl.gpu ? " -DGPU" : "",
+    snprintf(options, sizeof options, "-w -cl-std=CL1.2 -DEACH=%d%s%s", opencl.each,
+             opencl.gpu ? " -DGPU" : "",
              opencl.doubles ? " -DDOUBLES -cl-fp32-correctly-rounded-divide-sqrt" : "");
     if (opencl.clBuildProgram(program, 1, &opencl.device, options, NULL, NULL)) {
         size_t size = 0;
@@ -519,17 +520,36 @@ OPENCL_SLOT(opencl_scatter) {
                         &p, d, 3, t, p.n);
 }
 
-OPENCL_SLOT(opencl_sort) {
+static bool opencl_merge_sort(const fl_call *c, fl_tensor *y, fl_tensor *index, fl_tensor *x) {
     const fl_sort_args *a = c->args;
-    fl_tensor *const t[] = {c->out[0], c->out[1], c->in[0]};
+    const fl_shape all = FL_SHAPE(fl_numel(x));
+    fl_tensor *to = fl_out_on(x->backend, all, FL_I64), *from = fl_out_on(x->backend, all, FL_I64);
+    if (!to || !from || !fl_out_allocate(to) || !fl_out_allocate(from)) return false;
+    fl_tensor *const t[] = {y, index, x};
     opencl_pass p;
-    if (!opencl_ready(c)) return false;
+    bool ok = true;
     opencl_lines(&p, a->axis, 2, 3, t);
-    p.more[5] = (int32_t)t[0]->shape[a->axis];
     p.more[6] = a->descending;
+    const int64_t items = (int64_t)p.n * p.more[0];
+    for (p.more[5] = 1; ok && p.more[5] < p.more[0]; p.more[5] *= 2) {
+        fl_tensor *const places[] = {to, from, x};
+        pthread_mutex_lock(&opencl.lock);
+        void *kernel = opencl_kernel("merge", opencl_sort_text, x->dtype, "");
+        ok = opencl_items(c, kernel, &p, x->dtype, 3, places, items);
+        to = places[1], from = places[0];
+    }
+    fl_tensor *const last[] = {y, index, x, from};
+    p.more[5] = (int32_t)y->shape[a->axis];
     pthread_mutex_lock(&opencl.lock);
-    return opencl_items(c, opencl_kernel("sort", opencl_sort_text, t[2]->dtype, ""), &p, t[2]->dtype, 3, t,
-                        (int64_t)p.n * p.more[0]);
+    void *kernel = ok ? opencl_kernel("sorted", opencl_sort_text, x->dtype, "") : NULL;
+    return opencl_items(c, kernel, &p, x->dtype, 4, last, items) && ok;
+}
+
+OPENCL_SLOT(opencl_sort) {
+    fl_scope s = fl_scope_begin();
+    const bool ok = opencl_ready(c) && opencl_merge_sort(c, c->out[0], c->out[1], c->in[0]);
+    fl_scope_end(&s);
+    return ok;
 }
 
 OPENCL_SLOT(opencl_nonzero) {
@@ -546,18 +566,16 @@ OPENCL_SLOT(opencl_nonzero) {
 
 /* ---- products ---- */
 
-/* y = a b, [..., m, n] of [..., m, k] and [..., k, n]. Transposed where a processor then reads rows. */
+/* y = a b, [..., m, n] of [..., m, k] and [..., k, n]. */
 static bool opencl_product(const fl_call *c, fl_tensor *y, fl_tensor *a, fl_tensor *b) {
-    const int nd = y->ndim;
-    const bool turned = !opencl.gpu && b->stride[nd - 1] != 1 && a->stride[nd - 2] == 1;
-    fl_tensor *const t[] = {y, turned ? b : a, turned ? a : b};
-    const int rows = nd - 2 + turned, columns = nd - 1 - turned;
-    const size_t m = (size_t)y->shape[rows], n = (size_t)y->shape[columns],
-        width = y->dtype == FL_F32 ? 16 : 8;
+    fl_tensor *const t[] = {y, a, b};
+    const int rows = y->ndim - 2, columns = y->ndim - 1;
+    const size_t m = (size_t)y->shape[rows], n = (size_t)y->shape[columns];
+    const size_t width = y->dtype == FL_F32 ? 16 : 8; /* of the kernel's vectors */
     const size_t tile = opencl.gpu && m > 32 && n > 32 ? 4 : 1;
     opencl_pass p;
-    opencl_dims(&p, y, 3u << (nd - 2), 3, t);
-    p.more[0] = (int32_t)m, p.more[1] = (int32_t)n, p.more[2] = (int32_t)a->shape[nd - 1];
+    opencl_dims(&p, y, 3u << rows, 3, t);
+    p.more[0] = (int32_t)m, p.more[1] = (int32_t)n, p.more[2] = (int32_t)a->shape[columns];
     for (int k = 0; k < 3; k++)
         p.more[3 + 2 * k] = (int32_t)t[k]->stride[rows], p.more[4 + 2 * k] = (int32_t)t[k]->stride[columns];
     const size_t items[3] = {opencl.gpu ? (n + tile - 1) / tile : (m + 3) / 4,
@@ -566,7 +584,7 @@ static bool opencl_product(const fl_call *c, fl_tensor *y, fl_tensor *a, fl_tens
     void *kernel = opencl_kernel("matmul", opencl_matmul_text, y->dtype,
                                  tile > 1 ? "#define TILE 4\n" : "#define TILE 1\n");
     return opencl_launch(c, kernel, &p, y->dtype, 3, t, 0, NULL, 0, items,
-                         opencl.gpu ? (size_t[]){16, 16, 1} : (size_t[]){4, 1, 1});
+                         opencl.gpu ? (size_t[]){16, 16, 1} : (size_t[]){16, 1, 1});
 }
 
 OPENCL_SLOT(opencl_matmul) { return opencl_ready(c) && opencl_product(c, c->out[0], c->in[0], c->in[1]); }
