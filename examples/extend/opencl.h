@@ -1,33 +1,25 @@
 /* examples/extend/opencl.h - a backend for any OpenCL 1.2 device: GPUs, and processors by PoCL
 
-   libOpenCL.so.1 is opened when the backend is made,
-       and no header of OpenCL is needed: a program that includes
-   this file builds and starts anywhere. fl_backend_opencl returns NULL, with the reason in fl_error,
-       where the
-   library or a platform is absent.
+   libOpenCL.so.1 is opened when the backend is made, and no header of OpenCL is needed: a program that
+   includes this file builds and starts anywhere. fl_backend_opencl returns NULL, with the reason in fl_error,
+   where the library or a platform is absent.
 
      if (!fl_backend_use(fl_backend_opencl(), NULL)) ...
      fl_backend_set_default("opencl");
 
    How it is made
-     memory    A buffer is a cl_mem; its "address" is a number that no processor accepts,
-         which opencl_find turns
-               into the cl_mem and an offset. So views,
-                   arenas and managers that cut slabs work. Freed cl_mems are
-               used again.
+     memory    A buffer is a cl_mem: opencl_device.h, which also moves bytes from and to the host.
      formulas  An element-wise op is printed as OpenCL C from its program in the op table (fl_op_program), one
-               kernel for each program,
-                   dtype and set of operands that are numbers; a second kernel for operands
-               without gaps. Gradients and the programs of fl_apply are printed in the same way.
-     others    Texts below, compiled for a dtype when they first run. Any strides: kernels get dims that were
-               joined where the strides of all operands allow it.
-     order     One queue,
-         in order: fl waits only where the host reads. An index out of range or x % 0 is reported
-               by the next read or fl_sync, as the slots of an asynchronous backend do.
+               kernel for each program, dtype and set of operands that are numbers, and another one for
+               operands without gaps. Gradients and the programs of fl_apply are printed in the same way.
+     others    The texts of opencl_kernels.h, compiled for a dtype when they first run. Any strides: kernels
+               get dims that were joined where the strides of all operands allow it.
+     order     One queue, in order: fl waits only where the host reads. An index out of range or x % 0 is
+               reported by the next read or fl_sync, as slots of an asynchronous backend do.
 
-   The device: the first GPU,
-       else the first device; OPENCL_DEVICE=text takes the first whose name contains it.
-   Tensors of 2^31 elements or more are refused, and f64 is refused by a device without double precision. */
+   The device: the first GPU, else the first device; OPENCL_DEVICE=text takes the first whose name contains
+   the text.
+   Tensors of more than 2^30 elements are refused, and f64 is refused by a device without double precision. */
 #ifndef OPENCL_H
 #define OPENCL_H
 #include "../../fl/records/formula.h"
@@ -41,18 +33,20 @@
 
 /* ---- kernels: compiled when they first run ---- */
 
-enum { OPENCL_OPERANDS = 12, OPENCL_DIMS = FL_MAX_DIMS, OPENCL_MORE = 16 };
+enum { OPENCL_OPERANDS = 12, OPENCL_DIMS = FL_MAX_DIMS, OPENCL_MORE = 16, OPENCL_MOST = 1 << 30 };
 /* What each kernel gets first. Element i of n, counted in row-major order of shape, is element
    at[k] + sum over d of index[d] * stride[k][d] of the cl_mem of operand k. */
 typedef struct opencl_pass {
-    int32_t n, ndim, op, dense, shape[OPENCL_DIMS], at[OPENCL_OPERANDS], stride[OPENCL_OPERANDS][OPENCL_DIMS];
+    int32_t n, ndim, op, dense, shape[OPENCL_DIMS], at[OPENCL_OPERANDS],
+        stride[OPENCL_OPERANDS][OPENCL_DIMS];
     int32_t more[OPENCL_MORE]; /* what else an op needs */
 } opencl_pass;
 
 /* A program compiled, and its kernel: made of texts under the lock. NULL after fl_fail. */
 static void *opencl_build(int n, const char **text, const char *kernel) {
     int error = 0;
-    void *program = opencl.clCreateProgramWithSource(opencl.context, (uint32_t)n, text, NULL, &error);
+    void *program =
+        opencl.clCreateProgramWithSource(opencl.context, (uint32_t)n, text, NULL, &error);
     if (!opencl_ok(error, "clCreateProgramWithSource")) return NULL;
     char options[120];
     snprintf(options, sizeof options, "-w -cl-std=CL1.2 -DEACH=%d%s%s", opencl.each,
@@ -62,7 +56,8 @@ static void *opencl_build(int n, const char **text, const char *kernel) {
         size_t size = 0;
         opencl.clGetProgramBuildInfo(program, opencl.device, OPENCL_BUILD_LOG, 0, NULL, &size);
         char *log = fl_heap_alloc(size + 1);
-        if (log) opencl.clGetProgramBuildInfo(program, opencl.device, OPENCL_BUILD_LOG, size, log, NULL);
+        if (log)
+            opencl.clGetProgramBuildInfo(program, opencl.device, OPENCL_BUILD_LOG, size, log, NULL);
         fl_fail("opencl: kernel %s does not compile: %.500s", kernel, log && size ? log : "");
         fl_heap_free(log);
         return NULL;
@@ -74,15 +69,15 @@ static void *opencl_build(int n, const char **text, const char *kernel) {
 
 enum { OPENCL_KERNELS = 4096 };
 static fl_memo_entry *opencl_kernel_slots[2 * OPENCL_KERNELS];
-static fl_memo opencl_kernels = {.most = OPENCL_KERNELS, .size = sizeof(void *), .slot = opencl_kernel_slots};
+static fl_memo opencl_kernels = {
+    .most = OPENCL_KERNELS, .size = sizeof(void *), .slot = opencl_kernel_slots};
 
 static const char *opencl_type(fl_dtype d) {
-    static const char *const name[] = {[FL_B8] = "uchar", [FL_U8] = "uchar", [FL_I8] = "char",
-                                       [FL_I16] = "short",
-                                       [FL_U16] = "ushort", [FL_I32] = "int", [FL_U32] = "uint",
-                                           [FL_I64] = "long",
-                                       [FL_U64] = "ulong", [FL_F16] = "half", [FL_BF16] = "ushort",
-                                       [FL_F32] = "float", [FL_F64] = "double"};
+    static const char *const name[] = {
+        [FL_B8] = "uchar",   [FL_U8] = "uchar", [FL_I8] = "char",   [FL_I16] = "short",
+        [FL_U16] = "ushort", [FL_I32] = "int",  [FL_U32] = "uint",  [FL_I64] = "long",
+        [FL_U64] = "ulong",  [FL_F16] = "half", [FL_F32] = "float", [FL_F64] = "double",
+        [FL_BF16] = "ushort"};
     return name[d];
 }
 
@@ -90,7 +85,9 @@ static const char *opencl_type(fl_dtype d) {
 static int opencl_prelude(fl_dtype d, const char **text, char *type, size_t size) {
     snprintf(type, size, "typedef %s T;\n#define T_IS_%s\n", opencl_type(d), fl_dtype_name(d));
     text[0] = opencl_text, text[1] = type;
-    text[2] = fl_dtype_is_float(d) ? opencl_float_text : d == FL_I64 ? opencl_long_text : opencl_b8_text;
+    text[2] = fl_dtype_is_float(d) ? opencl_float_text
+              : d == FL_I64        ? opencl_long_text
+                                   : opencl_b8_text;
     return 3;
 }
 
@@ -109,7 +106,8 @@ static void *opencl_kernel(const char *name, const char *source, fl_dtype d, con
 
 /* ---- launches ---- */
 
-/* Appends a dim; joins it with the last one, from dim `from` on, if all operands' strides allow it. */
+/* Appends a dim; joins it with the last one, from dim `from` on, if the strides of all operands allow it, and
+   leaves out one of size 1. from = OPENCL_DIMS: neither. */
 static void opencl_dim(opencl_pass *p, int from, int n, int64_t size, const int64_t *stride) {
     bool joins = p->ndim > from;
     for (int k = 0; joins && k < n; k++) joins = p->stride[k][p->ndim - 1] == stride[k] * size;
@@ -119,10 +117,10 @@ static void opencl_dim(opencl_pass *p, int from, int n, int64_t size, const int6
     for (int k = 0; k < n; k++) p->stride[k][to] = (int32_t)stride[k];
 }
 
-/* Dims of t[0] but those in `skip`, slowest first in the order of its strides,
-    with the strides of n operands,
-   numbers and NULLs excepted, in `p`; p->n: elements. */
-static void opencl_dims(opencl_pass *p, const fl_tensor *like, uint32_t skip, int n, fl_tensor *const *t) {
+/* Sets p's dims to those of `like` but the ones in `skip`, in the order of its strides, with the strides of n
+   operands (0 for numbers and NULLs), and p->n to the number of elements. */
+static void opencl_dims(opencl_pass *p, const fl_tensor *like, uint32_t skip, int n,
+                        fl_tensor *const *t) {
     int order[FL_MAX_DIMS];
     memset(p, 0, sizeof *p);
     fl_axes_by_stride(like, order);
@@ -147,9 +145,9 @@ static bool opencl_ready(const fl_call *c) {
         int64_t first;
         if (!t || t->weak) continue;
         const size_t bytes = opencl_span(t, &first);
-        if (bytes / fl_dtype_size(t->dtype) > INT32_MAX || fl_numel(t) > INT32_MAX)
-            return fl_fail("fl_%s: opencl: tensors may have 2^31 elements, got %s", fl_op_name(c->op),
-                           FL_SHAPE_TEXT(t));
+        if (bytes / fl_dtype_size(t->dtype) > OPENCL_MOST || fl_numel(t) > OPENCL_MOST)
+            return fl_fail("fl_%s: opencl: tensors may have 2^30 elements, got shape %s",
+                           fl_op_name(c->op), FL_SHAPE_TEXT(t));
         if (t->dtype == FL_F64 && opencl.opened && !opencl.doubles)
             return fl_fail("fl_%s: opencl: %s has no f64", fl_op_name(c->op), opencl.name);
     }
@@ -157,12 +155,11 @@ static bool opencl_ready(const fl_call *c) {
 }
 
 /* Runs a kernel: arguments are p, the fault, the n operands (NULLs are left out; numbers in dtype d) and, if
-   any, `extra` bytes. `size` is that of the elements that at[] counts, 0: of each operand's dtype. Under the
-   lock, which it leaves. */
+   any, `extra` bytes. unit: bytes of what at[] counts, 0: of each operand's dtype. Called under the lock,
+   which it leaves. */
 static bool opencl_launch(const fl_call *c, void *kernel, opencl_pass *p, fl_dtype d, int n,
-                          fl_tensor *const *t,
-                          size_t unit, const void *extra, size_t bytes, const size_t *global,
-                              const size_t *local) {
+                          fl_tensor *const *t, size_t unit, const void *extra, size_t bytes,
+                          const size_t *global, const size_t *local) {
     uint32_t arg = 2;
     int error = 0;
     bool some = true;
@@ -181,8 +178,10 @@ static bool opencl_launch(const fl_call *c, void *kernel, opencl_pass *p, fl_dty
             continue;
         }
         void *mem = opencl_find(opencl_start(t[k]), &offset);
-        p->at[k] = (int32_t)(offset / (unit ? unit : fl_dtype_size(t[k]->dtype)));
-        error = opencl.clSetKernelArg(kernel, arg++, sizeof mem, &mem);
+        offset /= unit ? unit : fl_dtype_size(t[k]->dtype);
+        p->at[k] = (int32_t)offset;
+        error = offset > OPENCL_MOST ? OPENCL_INVALID_VALUE
+                                     : opencl.clSetKernelArg(kernel, arg++, sizeof mem, &mem);
     }
     p->op = (int32_t)c->op;
     if (kernel && some && !error) {
@@ -190,7 +189,8 @@ static bool opencl_launch(const fl_call *c, void *kernel, opencl_pass *p, fl_dty
         if (!error) error = opencl.clSetKernelArg(kernel, 0, sizeof *p, p);
         if (!error) error = opencl.clSetKernelArg(kernel, 1, sizeof opencl.fault, &opencl.fault);
         if (!error)
-            error = opencl.clEnqueueNDRangeKernel(opencl.queue, kernel, 3, NULL, size, local, 0, NULL, NULL);
+            error = opencl.clEnqueueNDRangeKernel(opencl.queue, kernel, 3, NULL, size, local, 0,
+                                                  NULL, NULL);
         opencl.launches++;
     }
     pthread_mutex_unlock(&opencl.lock);
@@ -199,17 +199,15 @@ static bool opencl_launch(const fl_call *c, void *kernel, opencl_pass *p, fl_dty
 
 /* The same for kernels with a work-item for each EACH of p's elements (ELEMENTS), or for each of `items`. */
 static bool opencl_elements(const fl_call *c, void *kernel, opencl_pass *p, fl_dtype d, int n,
-                            fl_tensor *const *t,
-                            size_t unit, const void *extra, size_t bytes) {
+                            fl_tensor *const *t, size_t unit, const void *extra, size_t bytes) {
     const size_t items = ((size_t)p->n + (size_t)opencl.each - 1) / (size_t)opencl.each;
     return opencl_launch(c, kernel, p, d, n, t, unit, extra, bytes, (size_t[]){items, 1, 1},
                          (size_t[]){(size_t)opencl.group, 1, 1});
 }
 static bool opencl_items(const fl_call *c, void *kernel, opencl_pass *p, fl_dtype d, int n,
-                         fl_tensor *const *t,
-                         int64_t items) {
-    return opencl_launch(c, kernel, p, d, n, t, 0, NULL, 0, (size_t[]){(size_t)items, 1, 1}, (size_t[]){64, 1,
-                                                                                                        1});
+                         fl_tensor *const *t, int64_t items) {
+    const size_t global[] = {(size_t)items, 1, 1}, local[] = {64, 1, 1};
+    return opencl_launch(c, kernel, p, d, n, t, 0, NULL, 0, global, local);
 }
 
 /* ---- element-wise: printed from programs ---- */
@@ -219,7 +217,8 @@ typedef struct opencl_print {
     char at[24 << 10]; /* the longest program has 64 steps */
 } opencl_print;
 
-__attribute__((format(printf, 2, 3))) static void opencl_add(opencl_print *to, const char *format, ...) {
+__attribute__((format(printf, 2, 3))) static void opencl_add(opencl_print *to, const char *format,
+                                                             ...) {
     va_list args;
     va_start(args, format);
     to->n += (size_t)vsnprintf(to->at + to->n, sizeof to->at - to->n, format, args);
@@ -231,11 +230,16 @@ static void opencl_constant(char *to, size_t size, double v, fl_dtype d) {
     uint64_t bits = 0;
     fl_number_store(d, &bits, (fl_number){true, v, 0});
     k = fl_number_load(d, &bits);
-    if (d == FL_I64) snprintf(to, size, "((long)%lluUL)", (unsigned long long)bits);
-    else if (d == FL_B8) snprintf(to, size, "%d", k.i != 0);
-    else if (isnan(k.f)) snprintf(to, size, "((T)NAN)");
-    else if (isinf(k.f)) snprintf(to, size, "((T)%sINFINITY)", k.f < 0 ? "-" : "");
-    else snprintf(to, size, "(%.17e%s)", k.f, d == FL_F32 ? "f" : "");
+    if (d == FL_I64)
+        snprintf(to, size, "((long)%lluUL)", (unsigned long long)bits);
+    else if (d == FL_B8)
+        snprintf(to, size, "%d", k.i != 0);
+    else if (isnan(k.f))
+        snprintf(to, size, "((T)NAN)");
+    else if (isinf(k.f))
+        snprintf(to, size, "((T)%sINFINITY)", k.f < 0 ? "-" : "");
+    else
+        snprintf(to, size, "(%.17e%s)", k.f, d == FL_F32 ? "f" : "");
 }
 
 /* The kernel `run` of a program. Bit i of weak: input i is a number. */
@@ -250,28 +254,30 @@ static void opencl_print_program(opencl_print *to, const fl_formula *f, fl_dtype
             opencl_add(to, ", %sconst %s %s%d", weak >> i & 1 ? "" : "global ",
                        f->conditions >> i & 1 ? "uchar" : "T", weak >> i & 1 ? "a" : "*x", i);
     opencl_add(to, ") {\n");
-    if (dense) opencl_add(to, "    START(p, %d)\n#pragma clang loop vectorize(assume_safety)\n",
-                          f->n_out + f->n_in);
+    if (dense)
+        opencl_add(to, "    START(p, %d)\n#pragma clang loop vectorize(assume_safety)\n",
+                   f->n_out + f->n_in);
     opencl_add(to, "    ELEMENTS(i) {\n");
     if (!dense) opencl_add(to, "    START(p, %d)\n", f->n_out + f->n_in);
     if (!dense) opencl_add(to, "    place(&p, i, 0, p.ndim, %d, at);\n", f->n_out + f->n_in);
     for (int i = 0; i < f->n_in; i++) {
         snprintf(at[i], sizeof at[i], "a%d", i);
         if (f->reads >> i & 1 && !(weak >> i & 1))
-            opencl_add(to, "    const %s a%d = x%d[at[%d]%s];\n", f->conditions >> i & 1 ? "uchar" : "T", i,
-                       i,
-                       f->n_out + i, dense ? " + i" : "");
+            opencl_add(to, "    const %s a%d = x%d[at[%d]%s];\n",
+                       f->conditions >> i & 1 ? "uchar" : "T", i, i, f->n_out + i,
+                       dense ? " + i" : "");
     }
     for (int i = 0; i < f->n_constants; i++)
         opencl_constant(at[FL_FORMULA_CONSTANT + i], sizeof at[0], f->constant[i], d);
     for (int i = 0; i < f->n_steps; i++) {
         const fl_formula_step *s = &f->step[i];
         const fl_primitive q = (fl_primitive)s->primitive;
-        const bool truth = s->logical || q == FL_PRIMITIVE_lt || q == FL_PRIMITIVE_le || q == FL_PRIMITIVE_eq;
+        const bool truth =
+            s->logical || q == FL_PRIMITIVE_lt || q == FL_PRIMITIVE_le || q == FL_PRIMITIVE_eq;
         opencl_add(to, "    const %s t%d = %c_%s(", truth ? "int" : "T", i, s->logical ? 'c' : 't',
                    fl_op_name(fl_primitive_op(q)));
-        for (int k = 0; k < fl_primitive_operands(q); k++) opencl_add(to, "%s%s", k ? ", " : "",
-                                                                      at[s->in[k]]);
+        for (int k = 0; k < fl_primitive_operands(q); k++)
+            opencl_add(to, "%s%s", k ? ", " : "", at[s->in[k]]);
         opencl_add(to, ");\n");
         snprintf(at[s->to], sizeof at[0], "t%d", i);
     }
@@ -311,10 +317,12 @@ static bool opencl_run_program(const fl_call *c, const fl_formula *f, fl_dtype d
     opencl_dims(&p, t[0], 0, n + f->n_in, t);
     pthread_mutex_lock(&opencl.lock);
     opencl.checked |= d == FL_I64 && fl_formula_has(f, FL_PRIMITIVE_remainder);
-    return opencl_elements(c, opencl_program(f, d, weak, p.dense), &p, d, n + f->n_in, t, 0, NULL, 0);
+    return opencl_elements(c, opencl_program(f, d, weak, p.dense), &p, d, n + f->n_in, t, 0, NULL,
+                           0);
 }
 
-#define OPENCL_SLOT(name) static bool name(const fl_backend *self __attribute__((unused)), const fl_call *c)
+#define OPENCL_SLOT(name) \
+    static bool name(const fl_backend *self __attribute__((unused)), const fl_call *c)
 
 OPENCL_SLOT(opencl_formula) {
     const fl_tensor *a = c->in[0], *b = c->in[c->n_in - 1];
@@ -339,9 +347,11 @@ OPENCL_SLOT(opencl_where) {
     static fl_formula f;
     fl_formula_builder b;
     pthread_mutex_lock(&opencl.lock);
-    const bool made = f.n_out || (fl_formula_build(&b, &f, 3, 1) &&
-        fl_formula_build_end(&b, 1, (int[]){fl_formula_build_step(&b, FL_PRIMITIVE_where, (int[]){0, 1,
-                                                                                                  2})}));
+    const bool made =
+        f.n_out ||
+        (fl_formula_build(&b, &f, 3, 1) &&
+         fl_formula_build_end(
+             &b, 1, (int[]){fl_formula_build_step(&b, FL_PRIMITIVE_where, (int[]){0, 1, 2})}));
     pthread_mutex_unlock(&opencl.lock);
     return made && opencl_run_program(c, &f, c->out[0]->dtype);
 }
@@ -368,17 +378,22 @@ static bool opencl_assign(const fl_call *c, fl_tensor *y, fl_tensor *x) {
         return opencl_elements(c, opencl_kernel("copy", opencl_copy_text, raw, ""), &p, to, 2, t,
                                fl_dtype_size(raw), NULL, 0);
     }
-    int n = snprintf(defines, sizeof defines,
-                     "#define FROM %s\n#define TO %s\n#define FROM_%s\n#define TO_%s\n"
-                     "#define V %s\n", of, as, fl_dtype_name(from), fl_dtype_name(to),
-                     from == FL_F64 ? "double" : real ? "float" : of);
+    int n =
+        snprintf(defines, sizeof defines,
+                 "#define FROM %s\n#define TO %s\n#define FROM_%s\n#define TO_%s\n#define V %s\n",
+                 of, as, fl_dtype_name(from), fl_dtype_name(to),
+                 from == FL_F64 ? "double"
+                 : real         ? "float"
+                                : of);
     if (real && !fl_dtype_is_float(to))
         snprintf(defines + n, sizeof defines - (size_t)n, "#define SATURATES convert_%s_sat\n", as);
-    return opencl_elements(c, opencl_kernel("cast", opencl_cast_text, FL_B8, defines), &p, to, 2, t, 0, NULL,
-                           0);
+    void *kernel = opencl_kernel("cast", opencl_cast_text, FL_B8, defines);
+    return opencl_elements(c, kernel, &p, to, 2, t, 0, NULL, 0);
 }
 
-OPENCL_SLOT(opencl_copy_slot) { return opencl_ready(c) && opencl_assign(c, c->out[0], c->in[0]); }
+OPENCL_SLOT(opencl_copy_slot) {
+    return opencl_ready(c) && opencl_assign(c, c->out[0], c->in[0]);
+}
 
 OPENCL_SLOT(opencl_fill) {
     fl_tensor *y = c->out[0];
@@ -387,12 +402,12 @@ OPENCL_SLOT(opencl_fill) {
     uint64_t bits = 0;
     opencl_pass p;
     if (!opencl_ready(c)) return false;
-    fl_number_store(y->dtype, &bits, (fl_number){y->dtype != FL_I64, a->f64, a->i64}); /* as a cast of f64 */
+    fl_number_store(y->dtype, &bits,
+                    (fl_number){y->dtype != FL_I64, a->f64, a->i64}); /* as a cast of f64 */
     opencl_dims(&p, y, 0, 1, &y);
     pthread_mutex_lock(&opencl.lock);
-    return opencl_elements(c, opencl_kernel("fill", opencl_copy_text, opencl_raw(size), ""), &p, y->dtype, 1,
-                           &y, 0,
-                           &bits, size);
+    void *kernel = opencl_kernel("fill", opencl_copy_text, opencl_raw(size), "");
+    return opencl_elements(c, kernel, &p, y->dtype, 1, &y, 0, &bits, size);
 }
 
 /* A number for the kernel, as the type `wide` there. */
@@ -407,25 +422,26 @@ static bool opencl_create(const fl_call *c, const char *kernel, const uint64_t *
     fl_tensor *y = c->out[0];
     opencl_pass p = {.n = (int32_t)fl_numel(y)};
     pthread_mutex_lock(&opencl.lock);
-    return opencl_elements(c, opencl_kernel(kernel, opencl_create_text, y->dtype, ""), &p, y->dtype, 1, &y, 0,
-                           r,
-                           8 * sizeof *r);
+    void *made = opencl_kernel(kernel, opencl_create_text, y->dtype, "");
+    return opencl_elements(c, made, &p, y->dtype, 1, &y, 0, r, 8 * sizeof *r);
 }
 
 OPENCL_SLOT(opencl_iota) {
     const fl_iota_args *a = c->args;
     if (!opencl_ready(c)) return false;
     const bool whole = c->out[0]->dtype == FL_I64;
-    return opencl_create(c, "iota", (uint64_t[8]){whole ? (uint64_t)a->i_start : opencl_wide(a->f_start),
-                                                  whole ? (uint64_t)a->i_step : opencl_wide(a->f_step)});
+    return opencl_create(c, "iota",
+                         (uint64_t[8]){whole ? (uint64_t)a->i_start : opencl_wide(a->f_start),
+                                       whole ? (uint64_t)a->i_step : opencl_wide(a->f_step)});
 }
 
 OPENCL_SLOT(opencl_random) {
     const fl_random_args *a = c->args;
     if (!opencl_ready(c)) return false;
-    return opencl_create(c, "draw", (uint64_t[8]){a->rng.key, a->rng.counter, (uint64_t)a->ia,
-                                                  (uint64_t)a->ib - (uint64_t)a->ia, opencl_wide(a->a),
-                                                  opencl_wide(a->b), (uint64_t)a->dist});
+    return opencl_create(c, "draw",
+                         (uint64_t[8]){a->rng.key, a->rng.counter, (uint64_t)a->ia,
+                                       (uint64_t)a->ib - (uint64_t)a->ia, opencl_wide(a->a),
+                                       opencl_wide(a->b), (uint64_t)a->dist});
 }
 
 /* ---- reductions and scans ---- */
@@ -434,9 +450,17 @@ OPENCL_SLOT(opencl_reduce) {
     fl_tensor *y = c->out[0], *x = c->in[0], *const t[] = {y, x};
     const fl_reduce_args *a = c->args;
     const bool arg = c->op == FL_OP_argmax || c->op == FL_OP_argmin;
-    const bool most = c->op == FL_OP_amax || c->op == FL_OP_argmax, real = fl_dtype_is_float(x->dtype);
-    const char *lowest = real ? "-INFINITY" : x->dtype == FL_I64 ? "LONG_MIN" : "0";
-    const char *highest = real ? "INFINITY" : x->dtype == FL_I64 ? "LONG_MAX" : "1";
+    const bool most = c->op == FL_OP_amax || c->op == FL_OP_argmax,
+               real = fl_dtype_is_float(x->dtype);
+    const char *neutral = c->op == FL_OP_sum    ? "0"
+                          : c->op == FL_OP_prod ? "1"
+                          : real                ? (most ? "-INFINITY" : "INFINITY")
+                          : most                ? "LONG_MIN"
+                                                : "LONG_MAX";
+    const char *step = c->op == FL_OP_sum    ? "t_add"
+                       : c->op == FL_OP_prod ? "t_mul"
+                       : most                ? "t_maximum"
+                                             : "t_minimum";
     opencl_pass p = {.n = 1};
     char defines[200];
     int64_t gone = 1;
@@ -445,8 +469,8 @@ OPENCL_SLOT(opencl_reduce) {
         const int from = p.ndim;
         for (int d = 0, at = 0; d < x->ndim; d++) {
             const bool reduced = a->axes >> d & 1;
-            if (reduced == part) opencl_dim(&p, from, 2, x->shape[d],
-                                            (int64_t[]){reduced ? 0 : y->stride[at], x->stride[d]});
+            const int64_t stride[] = {reduced ? 0 : y->stride[at], x->stride[d]};
+            if (reduced == part) opencl_dim(&p, from, 2, x->shape[d], stride);
             if (reduced == part && part) gone *= x->shape[d];
             if (!reduced || a->keepdim) at++;
         }
@@ -455,15 +479,16 @@ OPENCL_SLOT(opencl_reduce) {
     p.n = (int32_t)fl_numel(y);
     p.more[1] = (int32_t)gone;
     const size_t lanes = gone >= 64 && p.n < 4096 ? 64 : 1;
-    snprintf(defines, sizeof defines, "#define LANES %d\n#define R %s\n#define NEUTRAL %s\n#define %s %s\n",
-             (int)lanes, opencl_type(y->dtype), c->op == FL_OP_sum ? "0" : c->op == FL_OP_prod ? "1"
-             : most ? lowest : highest, arg ? "ARG" : "OP",
-                 arg ? (most ? ">" : "<") : c->op == FL_OP_sum ? "t_add"
-             : c->op == FL_OP_prod ? "t_mul" : most ? "t_maximum" : "t_minimum");
+    snprintf(defines, sizeof defines,
+             "#define LANES %d\n#define R %s\n#define NEUTRAL %s\n#define %s %s\n", (int)lanes,
+             opencl_type(y->dtype), neutral, arg ? "ARG" : "OP",
+             !arg   ? step
+             : most ? ">"
+                    : "<");
+    const size_t global[] = {(size_t)p.n, lanes, 1}, local[] = {64 / lanes, lanes, 1};
     pthread_mutex_lock(&opencl.lock);
-    return opencl_launch(c, opencl_kernel("reduce", opencl_reduce_text, x->dtype, defines), &p, x->dtype, 2,
-                         t, 0,
-                         NULL, 0, (size_t[]){(size_t)p.n, lanes, 1}, (size_t[]){64 / lanes, lanes, 1});
+    void *kernel = opencl_kernel("reduce", opencl_reduce_text, x->dtype, defines);
+    return opencl_launch(c, kernel, &p, x->dtype, 2, t, 0, NULL, 0, global, local);
 }
 
 /* ---- along one axis: a work-item for each line, or for each element ---- */
@@ -484,8 +509,8 @@ OPENCL_SLOT(opencl_scan) {
     if (!opencl_ready(c)) return false;
     opencl_lines(&p, ((const fl_axis_args *)c->args)->axis, 1, 2, t);
     pthread_mutex_lock(&opencl.lock);
-    return opencl_items(c, opencl_kernel("cumsum", opencl_axis_text, t[1]->dtype, product), &p, FL_F32, 2, t,
-                        p.n);
+    void *kernel = opencl_kernel("cumsum", opencl_axis_text, t[1]->dtype, product);
+    return opencl_items(c, kernel, &p, t[1]->dtype, 2, t, p.n);
 }
 
 OPENCL_SLOT(opencl_gather) {
@@ -498,9 +523,8 @@ OPENCL_SLOT(opencl_gather) {
     p.more[5] = (int32_t)t[2]->shape[axis];
     pthread_mutex_lock(&opencl.lock);
     opencl.checked = true;
-    return opencl_items(c, opencl_kernel("gather", opencl_index_text, raw, "#define PLACE(y, v) (v)\n"), &p,
-                        raw, 3,
-                        t, (int64_t)p.n * p.more[0]);
+    void *kernel = opencl_kernel("gather", opencl_index_text, raw, "#define PLACE(y, v) (v)\n");
+    return opencl_items(c, kernel, &p, raw, 3, t, (int64_t)p.n * p.more[0]);
 }
 
 OPENCL_SLOT(opencl_scatter) {
@@ -514,10 +538,10 @@ OPENCL_SLOT(opencl_scatter) {
     p.more[5] = (int32_t)t[0]->shape[axis];
     pthread_mutex_lock(&opencl.lock);
     opencl.checked = true;
-    return opencl_items(c, opencl_kernel("scatter", opencl_index_text, d,
-                                         add ? "#define PLACE(y, v) t_add(y, v)\n"
-                                             : "#define PLACE(y, v) (v)\n"),
-                        &p, d, 3, t, p.n);
+    void *kernel =
+        opencl_kernel("scatter", opencl_index_text, d,
+                      add ? "#define PLACE(y, v) t_add(y, v)\n" : "#define PLACE(y, v) (v)\n");
+    return opencl_items(c, kernel, &p, d, 3, t, p.n);
 }
 
 static bool opencl_merge_sort(const fl_call *c, fl_tensor *y, fl_tensor *index, fl_tensor *x) {
@@ -559,9 +583,8 @@ OPENCL_SLOT(opencl_nonzero) {
     for (int d = 0; d < t[1]->ndim; d++) /* as they are */
         opencl_dim(&p, OPENCL_DIMS, 2, t[1]->shape[d], (int64_t[]){0, t[1]->stride[d]});
     pthread_mutex_lock(&opencl.lock);
-    return opencl_launch(c, opencl_kernel("nonzero", opencl_nonzero_text, FL_B8, ""), &p, FL_B8, 2, t, 0,
-                         NULL, 0,
-                         (size_t[]){p.n ? 64 : 0, 1, 1}, (size_t[]){64, 1, 1});
+    return opencl_items(c, opencl_kernel("nonzero", opencl_nonzero_text, FL_B8, ""), &p, FL_B8, 2,
+                        t, p.n ? 64 : 0);
 }
 
 /* ---- products ---- */
@@ -577,9 +600,11 @@ static bool opencl_product(const fl_call *c, fl_tensor *y, fl_tensor *a, fl_tens
     opencl_dims(&p, y, 3u << rows, 3, t);
     p.more[0] = (int32_t)m, p.more[1] = (int32_t)n, p.more[2] = (int32_t)a->shape[columns];
     for (int k = 0; k < 3; k++)
-        p.more[3 + 2 * k] = (int32_t)t[k]->stride[rows], p.more[4 + 2 * k] = (int32_t)t[k]->stride[columns];
+        p.more[3 + 2 * k] = (int32_t)t[k]->stride[rows],
+                       p.more[4 + 2 * k] = (int32_t)t[k]->stride[columns];
     const size_t items[3] = {opencl.gpu ? (n + tile - 1) / tile : (m + 3) / 4,
-                             opencl.gpu ? (m + tile - 1) / tile : (n + width - 1) / width, (size_t)p.n};
+                             opencl.gpu ? (m + tile - 1) / tile : (n + width - 1) / width,
+                             (size_t)p.n};
     pthread_mutex_lock(&opencl.lock);
     void *kernel = opencl_kernel("matmul", opencl_matmul_text, y->dtype,
                                  tile > 1 ? "#define TILE 4\n" : "#define TILE 1\n");
@@ -587,63 +612,70 @@ static bool opencl_product(const fl_call *c, fl_tensor *y, fl_tensor *a, fl_tens
                          opencl.gpu ? (size_t[]){16, 16, 1} : (size_t[]){16, 1, 1});
 }
 
-OPENCL_SLOT(opencl_matmul) { return opencl_ready(c) && opencl_product(c, c->out[0], c->in[0], c->in[1]); }
+OPENCL_SLOT(opencl_matmul) {
+    return opencl_ready(c) && opencl_product(c, c->out[0], c->in[0], c->in[1]);
+}
 
 /* x to columns (fold false) or columns to x. */
-static bool opencl_columns(const fl_call *c, bool fold, fl_tensor *column, fl_tensor *x, const fl_tensor *y,
-                           const fl_tensor *w) {
+static bool opencl_columns(const fl_call *c, bool fold, fl_tensor *column, fl_tensor *x,
+                           const fl_tensor *y, const fl_tensor *w) {
     const fl_conv2d_args *a = c->args;
     fl_tensor *const t[] = {column, x};
     opencl_pass p = {.n = (int32_t)fl_numel(fold ? x : column)};
     const int64_t shape[] = {x->shape[1], w->shape[2], w->shape[3], y->shape[2], y->shape[3]};
-    const int64_t more[] = {a->stride[0], a->stride[1], a->pad_lo[0], a->pad_lo[1], a->dilation[0],
-                            a->dilation[1],
-                            x->shape[0], x->shape[2], x->shape[3]};
+    const int64_t more[] = {a->stride[0], a->stride[1],   a->pad_lo[0],
+                            a->pad_lo[1], a->dilation[0], a->dilation[1],
+                            x->shape[0],  x->shape[2],    x->shape[3]};
     for (int i = 0; i < 5; i++) p.shape[i] = (int32_t)shape[i];
     for (int i = 0; i < 9; i++) p.more[i] = (int32_t)more[i];
     for (int i = 0; i < 4; i++) p.stride[1][i] = (int32_t)x->stride[i];
     pthread_mutex_lock(&opencl.lock);
-    return opencl_elements(c, opencl_kernel(fold ? "fold" : "unfold", opencl_conv_text, x->dtype, ""), &p,
-                           x->dtype, 2,
-                           t, 0, NULL, 0);
+    void *kernel = opencl_kernel(fold ? "fold" : "unfold", opencl_conv_text, x->dtype, "");
+    return opencl_elements(c, kernel, &p, x->dtype, 2, t, 0, NULL, 0);
 }
 
-/* x, w -> y;  dy, w -> dx;  x, dy -> dw: a product for each group with the columns [groups, k,
-                                                                                     images oh ow]. */
+/* x, w -> y;  dy, w -> dx;  x, dy -> dw: for each group a product with the columns [k, images oh ow]. */
 static bool opencl_convolve(const fl_call *c, fl_tensor *x, fl_tensor *w, fl_tensor *y) {
     const int64_t groups = ((const fl_conv2d_args *)c->args)->groups, images = y->shape[0];
     const int64_t plane = y->shape[2] * y->shape[3], k = w->shape[1] * w->shape[2] * w->shape[3];
     const int64_t o = y->shape[1] / groups, n = images * plane;
     const bool forward = c->op == FL_OP_conv2d, input = c->op == FL_OP_conv2d_grad_input;
     fl_tensor *column = fl_out_on(y->backend, FL_SHAPE(groups, k, n), y->dtype);
-    fl_tensor *planes = fl_out_on(y->backend, FL_SHAPE(y->shape[1], images, y->shape[2], y->shape[3]),
-                                  y->dtype);
+    fl_tensor *planes =
+        fl_out_on(y->backend, FL_SHAPE(y->shape[1], images, y->shape[2], y->shape[3]), y->dtype);
     if (!column || !planes || !fl_out_allocate(column) || !fl_out_allocate(planes)) return false;
     /* y as [o, images, oh, ow] and, for dw, as [images, oh, ow, o] */
     const int64_t ps = !forward && !input ? 1 : n, pn = ps == 1 ? y->shape[1] : 1;
-    fl_tensor *as_y = fl_view_of(planes, fl_shape_of(y),
-                                 (int64_t[]){plane * pn, ps, y->shape[3] * pn, pn}, 0);
+    fl_tensor *as_y =
+        fl_view_of(planes, fl_shape_of(y), (int64_t[]){plane * pn, ps, y->shape[3] * pn, pn}, 0);
     fl_tensor *flat = fl_view_of(planes, FL_SHAPE(groups, o, n), (int64_t[]){o * ps, ps, pn}, 0);
     fl_tensor *turned = fl_view_of(planes, FL_SHAPE(groups, n, o), (int64_t[]){o * ps, pn, ps}, 0);
     fl_tensor *weight = fl_view_of(w, FL_SHAPE(groups, o, k), (int64_t[]){o * k, k, 1}, w->offset);
-    fl_tensor *weight_t = fl_view_of(w, FL_SHAPE(groups, k, o), (int64_t[]){o * k, 1, k}, w->offset);
+    fl_tensor *weight_t =
+        fl_view_of(w, FL_SHAPE(groups, k, o), (int64_t[]){o * k, 1, k}, w->offset);
     if (!as_y || !flat || !turned || !weight || !weight_t) return false;
     if (forward)
-        return opencl_columns(c, false, column, x, y, w) && opencl_product(c, flat, weight, column) &&
-               opencl_assign(c, y, as_y);
+        return opencl_columns(c, false, column, x, y, w) &&
+               opencl_product(c, flat, weight, column) && opencl_assign(c, y, as_y);
     if (!opencl_assign(c, as_y, y)) return false;
-    if (input) return opencl_product(c, column, weight_t, flat) && opencl_columns(c, true, column, x, y, w);
+    if (input)
+        return opencl_product(c, column, weight_t, flat) &&
+               opencl_columns(c, true, column, x, y, w);
     return opencl_columns(c, false, column, x, y, w) && opencl_product(c, weight_t, column, turned);
 }
 
-/* Inputs are row-major, and so are new weights. */
+/* Inputs are row-major; a gradient of weights may not be. */
 OPENCL_SLOT(opencl_conv2d) {
     fl_tensor *out = c->out[0];
     if (!opencl_ready(c)) return false;
     fl_scope s = fl_scope_begin();
-    const bool ok = c->op == FL_OP_conv2d              ? opencl_convolve(c, c->in[0], c->in[1], out)
-                    : c->op == FL_OP_conv2d_grad_input ? opencl_convolve(c, out, c->in[1], c->in[0])
-                                                       : opencl_convolve(c, c->in[0], out, c->in[1]);
+    fl_tensor *dense =
+        fl_is_contiguous(out) ? out : fl_out_on(out->backend, fl_shape_of(out), out->dtype);
+    if (!dense || !fl_out_allocate(dense)) return fl_scope_end(&s), false;
+    bool ok = c->op == FL_OP_conv2d              ? opencl_convolve(c, c->in[0], c->in[1], out)
+              : c->op == FL_OP_conv2d_grad_input ? opencl_convolve(c, out, c->in[1], c->in[0])
+                                                 : opencl_convolve(c, c->in[0], dense, c->in[1]);
+    if (c->op == FL_OP_conv2d_grad_weight && dense != out) ok = ok && opencl_assign(c, out, dense);
     fl_scope_end(&s);
     return ok;
 }
@@ -652,8 +684,12 @@ OPENCL_SLOT(opencl_conv2d) {
 
 /* NULL after fl_fail if OpenCL is absent. */
 static inline const fl_backend *fl_backend_opencl(void) {
-    static fl_backend b = {.name = "opencl", .place = opencl_place, .map = opencl_map, .unmap = opencl_unmap,
-                           .move = opencl_move, .sync = opencl_sync};
+    static fl_backend b = {.name = "opencl",
+                           .place = opencl_place,
+                           .map = opencl_map,
+                           .unmap = opencl_unmap,
+                           .move = opencl_move,
+                           .sync = opencl_sync};
     static const struct {
         fl_op op;
         fl_slot slot;

@@ -1,9 +1,8 @@
 /* examples/extend/opencl_device.h - OpenCL for opencl.h: the library, its device, memory, transfers
 
-   No header of OpenCL is included,
-       and libOpenCL.so.1 is opened at run time. A buffer is a cl_mem. Its address
-   is a number that no processor accepts; opencl_find turns it into the cl_mem and an offset, so that views,
-   arenas and managers that cut slabs work. Freed cl_mems are used again. */
+   No header of OpenCL is included, and libOpenCL.so.1 is opened at run time. A buffer is a cl_mem. Its
+   address is a number that no processor accepts; opencl_find turns it into the cl_mem and an offset, so that
+   views, arenas and managers that cut slabs work. Freed cl_mems are used again. */
 #ifndef OPENCL_DEVICE_H
 #define OPENCL_DEVICE_H
 #include "../../fl_backend.h"
@@ -18,38 +17,41 @@
 /* ---- the library: handles are void *, the numbers are those of CL/cl.h ---- */
 
 enum {
-    OPENCL_DEVICE_MAX_WORK_GROUP = 0x1004,
+    OPENCL_DEVICE_TYPE = 0x1000,
     OPENCL_DEVICE_DOUBLE = 0x1032,
     OPENCL_DEVICE_NAME = 0x102B,
     OPENCL_BUILD_LOG = 0x1183,
     OPENCL_GPU = 1 << 2,
     OPENCL_READ_WRITE = 1, /* of a buffer */
-    OPENCL_MAP_BOTH = 3
+    OPENCL_MAP_BOTH = 3,
+    OPENCL_INVALID_VALUE = -30
 };
-#define OPENCL_CALLS(X) \
-    X(int, clGetPlatformIDs, (uint32_t, void **, uint32_t *)) \
-    X(int, clGetDeviceIDs, (void *, uint64_t, uint32_t, void **, uint32_t *)) \
-    X(int, clGetDeviceInfo, (void *, uint32_t, size_t, void *, size_t *)) \
+#define OPENCL_CALLS(X)                                                                            \
+    X(int, clGetPlatformIDs, (uint32_t, void **, uint32_t *))                                      \
+    X(int, clGetDeviceIDs, (void *, uint64_t, uint32_t, void **, uint32_t *))                      \
+    X(int, clGetDeviceInfo, (void *, uint32_t, size_t, void *, size_t *))                          \
     X(void *, clCreateContext, (const intptr_t *, uint32_t, void *const *, void *, void *, int *)) \
-    X(void *, clCreateCommandQueue, (void *, void *, uint64_t, int *)) \
-    X(void *, clCreateBuffer, (void *, uint64_t, size_t, void *, int *)) \
-    X(int, clReleaseMemObject, (void *)) \
+    X(void *, clCreateCommandQueue, (void *, void *, uint64_t, int *))                             \
+    X(void *, clCreateBuffer, (void *, uint64_t, size_t, void *, int *))                           \
+    X(int, clReleaseMemObject, (void *))                                                           \
     X(void *, clCreateProgramWithSource, (void *, uint32_t, const char **, const size_t *, int *)) \
-    X(int, clBuildProgram, (void *, uint32_t, void *const *, const char *, void *, void *)) \
-    X(int, clGetProgramBuildInfo, (void *, void *, uint32_t, size_t, void *, size_t *)) \
-    X(void *, clCreateKernel, (void *, const char *, int *)) \
-    X(int, clSetKernelArg, (void *, uint32_t, size_t, const void *)) \
-    X(int, clEnqueueNDRangeKernel, (void *, void *, uint32_t, const size_t *, const size_t *, \
-                                    const size_t *, uint32_t, void *const *, void **)) \
-    X(int, clEnqueueReadBuffer, (void *, void *, uint32_t, size_t, size_t, void *, uint32_t, void *const *, \
-                                 void **)) \
-    X(int, clEnqueueWriteBuffer, (void *, void *, uint32_t, size_t, size_t, const void *, uint32_t, \
-                                  void *const *, void **)) \
-    X(int, clEnqueueCopyBuffer, (void *, void *, void *, size_t, size_t, size_t, uint32_t, void *const *, \
-                                 void **)) \
-    X(void *, clEnqueueMapBuffer, (void *, void *, uint32_t, uint64_t, size_t, size_t, uint32_t, \
-                                   void *const *, void **, int *)) \
-    X(int, clEnqueueUnmapMemObject, (void *, void *, void *, uint32_t, void *const *, void **)) \
+    X(int, clBuildProgram, (void *, uint32_t, void *const *, const char *, void *, void *))        \
+    X(int, clGetProgramBuildInfo, (void *, void *, uint32_t, size_t, void *, size_t *))            \
+    X(void *, clCreateKernel, (void *, const char *, int *))                                       \
+    X(int, clSetKernelArg, (void *, uint32_t, size_t, const void *))                               \
+    X(int, clEnqueueNDRangeKernel,                                                                 \
+      (void *, void *, uint32_t, const size_t *, const size_t *, const size_t *, uint32_t,         \
+       void *const *, void **))                                                                    \
+    X(int, clEnqueueReadBuffer,                                                                    \
+      (void *, void *, uint32_t, size_t, size_t, void *, uint32_t, void *const *, void **))        \
+    X(int, clEnqueueWriteBuffer,                                                                   \
+      (void *, void *, uint32_t, size_t, size_t, const void *, uint32_t, void *const *, void **))  \
+    X(int, clEnqueueCopyBuffer,                                                                    \
+      (void *, void *, void *, size_t, size_t, size_t, uint32_t, void *const *, void **))          \
+    X(void *, clEnqueueMapBuffer,                                                                  \
+      (void *, void *, uint32_t, uint64_t, size_t, size_t, uint32_t, void *const *, void **,       \
+       int *))                                                                                     \
+    X(int, clEnqueueUnmapMemObject, (void *, void *, void *, uint32_t, void *const *, void **))    \
     X(int, clFinish, (void *))
 
 static struct {
@@ -61,7 +63,7 @@ static struct {
     bool opened, doubles, gpu;
     int each, group; /* elements of a work-item, and work-items of a group, of element-wise kernels */
     void *device, *context, *queue;
-    void *fault;  /* buffer of 4 ints: op, index, axis, size of the first error since the last look */
+    void *fault;  /* buffer of the first error since the last look: op, index, axis, size + 1 (0: x % 0) */
     bool checked; /* a kernel that may report one has run since */
     char name[100];
     int64_t kernels, launches; /* compiled, and run */
@@ -77,9 +79,10 @@ static bool opencl_load(void) {
     if (opencl.library) return true;
     void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     if (!library) return fl_fail("fl_backend_opencl: %s is not found", file);
-#define OPENCL_LOOK(result, name, args) \
+#define OPENCL_LOOK(result, name, args)                     \
     *(void **)(void *)&opencl.name = dlsym(library, #name); \
-    if (!opencl.name) return dlclose(library), fl_fail("fl_backend_opencl: %s has no %s", file, #name);
+    if (!opencl.name)                                       \
+        return dlclose(library), fl_fail("fl_backend_opencl: %s has no %s", file, #name);
     OPENCL_CALLS(OPENCL_LOOK)
 #undef OPENCL_LOOK
     if (opencl.clGetPlatformIDs(0, NULL, &n) || !n)
@@ -98,12 +101,13 @@ static bool opencl_choose(void) {
     if (!opencl_ok(opencl.clGetPlatformIDs(MOST, platform, &n), "clGetPlatformIDs")) return false;
     for (uint32_t i = 0; i < n && i < MOST; i++) {
         m = 0;
-        if (opencl.clGetDeviceIDs(platform[i], UINT32_MAX, MOST, device, &m)) continue; /* has no device */
+        if (opencl.clGetDeviceIDs(platform[i], UINT32_MAX, MOST, device, &m))
+            continue; /* has no device */
         for (uint32_t k = 0; k < m && k < MOST; k++) {
             char text[sizeof opencl.name] = "";
             uint64_t type = 0;
             opencl.clGetDeviceInfo(device[k], OPENCL_DEVICE_NAME, sizeof text - 1, text, NULL);
-            opencl.clGetDeviceInfo(device[k], 0x1000, sizeof type, &type, NULL);
+            opencl.clGetDeviceInfo(device[k], OPENCL_DEVICE_TYPE, sizeof type, &type, NULL);
             const int score = name ? (strstr(text, name) ? 0 : -1) : (type & OPENCL_GPU) != 0;
             if (score <= best) continue;
             best = score;
@@ -112,8 +116,8 @@ static bool opencl_choose(void) {
             memcpy(opencl.name, text, sizeof text);
         }
     }
-    return best >= 0 || fl_fail("opencl: no platform has a device%s%s", name ? " named " : "",
-                                name ? name : "");
+    return best >= 0 ||
+           fl_fail("opencl: no platform has a device%s%s", name ? " named " : "", name ? name : "");
 }
 
 /* The device is opened when it is first used, not before: drivers start threads, which a fork would lose. */
@@ -131,9 +135,11 @@ static bool opencl_open(void) {
     opencl.queue = opencl.clCreateCommandQueue(opencl.context, opencl.device, 0, &error);
     if (!opencl_ok(error, "clCreateCommandQueue")) return false;
     const int32_t zero[4] = {0};
-    opencl.fault = opencl.clCreateBuffer(opencl.context, OPENCL_READ_WRITE, sizeof zero, NULL, &error);
-    if (!error) error = opencl.clEnqueueWriteBuffer(opencl.queue, opencl.fault, 1, 0, sizeof zero, zero, 0,
-                                                    NULL, NULL);
+    opencl.fault =
+        opencl.clCreateBuffer(opencl.context, OPENCL_READ_WRITE, sizeof zero, NULL, &error);
+    if (!error)
+        error = opencl.clEnqueueWriteBuffer(opencl.queue, opencl.fault, 1, 0, sizeof zero, zero, 0,
+                                            NULL, NULL);
     return opencl.opened = opencl_ok(error, "the first buffer");
 }
 
@@ -151,7 +157,9 @@ static struct {
     uintptr_t next;
 } opencl_memory = {.next = OPENCL_BIT};
 
-static inline bool opencl_owns(const void *p) { return ((uintptr_t)p & OPENCL_BIT) != 0; }
+static inline bool opencl_owns(const void *p) {
+    return ((uintptr_t)p & OPENCL_BIT) != 0;
+}
 
 /* The block of an address, and the bytes from its start. Under the lock. */
 static void *opencl_find(const void *p, size_t *offset) {
@@ -191,13 +199,16 @@ static size_t opencl_round(size_t bytes) {
 
 static void *opencl_get(const fl_device *self, size_t bytes, size_t align) {
     void *p = NULL;
-    (void)self, (void)align; /* addresses are multiples of 4096, and so are those of cl_mems for all we use */
+    (void)self,
+        (void)
+            align; /* addresses are multiples of 4096, and so are those of cl_mems for all we use */
     pthread_mutex_lock(&opencl.lock);
     const size_t size = opencl_round(bytes);
     if (opencl_open() && fl_heap_grow(&opencl_memory.block, &opencl_memory.cap, opencl_memory.n + 1,
                                       sizeof *opencl_memory.block)) {
         void *mem = opencl_mem(size);
-        if (mem) opencl_memory.block[opencl_memory.n++] = (opencl_block){opencl_memory.next, size, mem};
+        if (mem)
+            opencl_memory.block[opencl_memory.n++] = (opencl_block){opencl_memory.next, size, mem};
         if (mem) p = (void *)opencl_memory.next;
         opencl_memory.next += (size + 8191) / 4096 * 4096;
     }
@@ -216,9 +227,11 @@ static void opencl_put(const fl_device *self, void *p, size_t bytes) {
     const opencl_block b = opencl_memory.block[i];
     memmove(opencl_memory.block + i, opencl_memory.block + i + 1,
             (size_t)(--opencl_memory.n - i) * sizeof b);
-    if (fl_heap_grow(&opencl_memory.unused, &opencl_memory.cap_unused, opencl_memory.n_unused + 1, sizeof b))
+    if (fl_heap_grow(&opencl_memory.unused, &opencl_memory.cap_unused, opencl_memory.n_unused + 1,
+                     sizeof b))
         opencl_memory.unused[opencl_memory.n_unused++] = b;
-    else opencl.clReleaseMemObject(mem);
+    else
+        opencl.clReleaseMemObject(mem);
     pthread_mutex_unlock(&opencl.lock);
 }
 
@@ -230,16 +243,20 @@ static bool opencl_copy(const fl_device *self, void *dst, const void *src, size_
     pthread_mutex_lock(&opencl.lock);
     void *y = opencl_owns(dst) ? opencl_find(dst, &to) : NULL;
     void *x = opencl_owns(src) ? opencl_find(src, &from) : NULL;
-    if (x && y) error = opencl.clEnqueueCopyBuffer(opencl.queue, x, y, from, to, bytes, 0, NULL, NULL);
-    else if (y) error = opencl.clEnqueueWriteBuffer(opencl.queue, y, 1, to, bytes, src, 0, NULL, NULL);
-    else if (x) error = opencl.clEnqueueReadBuffer(opencl.queue, x, 1, from, bytes, dst, 0, NULL, NULL);
-    else memmove(dst, src, bytes);
+    if (x && y)
+        error = opencl.clEnqueueCopyBuffer(opencl.queue, x, y, from, to, bytes, 0, NULL, NULL);
+    else if (y)
+        error = opencl.clEnqueueWriteBuffer(opencl.queue, y, 1, to, bytes, src, 0, NULL, NULL);
+    else if (x)
+        error = opencl.clEnqueueReadBuffer(opencl.queue, x, 1, from, bytes, dst, 0, NULL, NULL);
+    else
+        memmove(dst, src, bytes);
     pthread_mutex_unlock(&opencl.lock);
     return opencl_ok(error, "a copy");
 }
 
-static const fl_device opencl_device = {.name = "opencl", .get = opencl_get, .put = opencl_put,
-                                        .copy = opencl_copy};
+static const fl_device opencl_device = {
+    .name = "opencl", .get = opencl_get, .put = opencl_put, .copy = opencl_copy};
 
 static bool opencl_place(const fl_backend *self, fl_mem_info *info) {
     (void)self;
@@ -255,16 +272,18 @@ static bool opencl_sync(const fl_backend *self) {
     pthread_mutex_lock(&opencl.lock);
     int error = opencl.opened ? opencl.clFinish(opencl.queue) : 0;
     if (!error && opencl.checked)
-        error = opencl.clEnqueueReadBuffer(opencl.queue, opencl.fault, 1, 0, sizeof f, f, 0, NULL, NULL);
+        error = opencl.clEnqueueReadBuffer(opencl.queue, opencl.fault, 1, 0, sizeof f, f, 0, NULL,
+                                           NULL);
     if (!error && f[0])
-        error = opencl.clEnqueueWriteBuffer(opencl.queue, opencl.fault, 1, 0, sizeof zero, zero, 0, NULL,
-                                            NULL);
+        error = opencl.clEnqueueWriteBuffer(opencl.queue, opencl.fault, 1, 0, sizeof zero, zero, 0,
+                                            NULL, NULL);
     opencl.checked = false;
     pthread_mutex_unlock(&opencl.lock);
     if (error || !f[0]) return opencl_ok(error, "clFinish");
     const char *name = fl_op_name((fl_op)f[0]);
     if (!f[3]) return fl_fail("fl_%s: integer division by zero", name);
-    return fl_fail("fl_%s: index %d is out of range for axis %d of size %d", name, f[1], f[2], f[3] - 1);
+    return fl_fail("fl_%s: index %d is out of range for axis %d of size %d", name, f[1], f[2],
+                   f[3] - 1);
 }
 
 /* Bytes that t spans, from its lowest to its highest element; element [0, ...] is *first bytes into them. */
@@ -290,9 +309,8 @@ typedef struct opencl_mapping {
 } opencl_mapping;
 static opencl_mapping *opencl_mappings;
 
-/* The driver's mapping: on a processor the memory itself,
-    elsewhere a copy. What is only written may have gaps,
-   whose bytes must stay, so it is always read. */
+/* The driver's mapping: on a processor the memory itself, elsewhere a copy. What is only written may have
+   gaps, whose bytes must stay, so it is always read. */
 static void *opencl_map(const fl_backend *self, fl_tensor *t, int access) {
     int64_t first;
     size_t offset;
@@ -303,9 +321,10 @@ static void *opencl_map(const fl_backend *self, fl_tensor *t, int access) {
     if (!m) return NULL;
     pthread_mutex_lock(&opencl.lock);
     void *mem = bytes ? opencl_find(opencl_start(t) - first, &offset) : NULL;
-    char *host = bytes ? opencl.clEnqueueMapBuffer(opencl.queue, mem, 1, OPENCL_MAP_BOTH, offset, bytes, 0,
-                                                   NULL,
-                                                   NULL, &error) : (char *)m;
+    char *host = (char *)m; /* of no bytes */
+    if (bytes)
+        host = opencl.clEnqueueMapBuffer(opencl.queue, mem, 1, OPENCL_MAP_BOTH, offset, bytes, 0,
+                                         NULL, NULL, &error);
     *m = (opencl_mapping){opencl_mappings, t, mem, host};
     if (!error) opencl_mappings = m;
     pthread_mutex_unlock(&opencl.lock);
@@ -331,13 +350,15 @@ static bool opencl_move(const fl_backend *self, fl_tensor *dst, fl_tensor *src) 
     const fl_tensor *both[] = {dst, src};
     for (int i = 0; i < 2; i++) {
         if (!both[i]->buffer || !fl_is_contiguous(both[i])) return false;
-        if (both[i]->buffer->device != &opencl_device && !both[i]->buffer->device->host) return false;
+        if (both[i]->buffer->device != &opencl_device && !both[i]->buffer->device->host)
+            return false;
     }
     if (src->buffer->device == &opencl_device && !opencl_sync(self)) return false;
     char *from = fl_buffer_map(src->buffer), *to = from ? fl_buffer_map(dst->buffer) : NULL;
     const size_t size = fl_dtype_size(src->dtype);
-    const bool ok = to && opencl_copy(&opencl_device, to + dst->offset * (int64_t)size,
-                                      from + src->offset * (int64_t)size, (size_t)fl_numel(src) * size);
+    const bool ok =
+        to && opencl_copy(&opencl_device, to + dst->offset * (int64_t)size,
+                          from + src->offset * (int64_t)size, (size_t)fl_numel(src) * size);
     if (to) fl_buffer_unmap(dst->buffer);
     if (from) fl_buffer_unmap(src->buffer);
     return ok;

@@ -32,20 +32,21 @@ static struct {
 typedef struct work {
     const char *name;
     fl_nn_module *(*net)(void);
-    bool text;       /* learns sums, else digits */
-    double differs;  /* the relative difference of two losses that rounding may make */
+    bool text;      /* learns sums, else digits */
+    double differs; /* the relative difference of two losses that rounding may make */
     fl_data_curve curve[2];
     double seconds[2], first[2]; /* of all steps but the first; of the first, with what is compiled then */
     int64_t kernels, launches;
-    uint64_t hash;               /* of the device's losses */
+    uint64_t hash; /* of the device's losses */
 } work;
 
 static digits data;
 static const char *const backend[] = {"cpu", "opencl"};
 
 static fl_nn_module *perceptron(void) {
-    return fl_nn_sequential(fl_nn_view(FL_SHAPE(-1, DIGITS_PIXELS)), fl_nn_linear(DIGITS_PIXELS, 256),
-                            fl_nn_relu(), fl_nn_linear(256, 10), fl_nn_log_softmax(1));
+    return fl_nn_sequential(fl_nn_view(FL_SHAPE(-1, DIGITS_PIXELS)),
+                            fl_nn_linear(DIGITS_PIXELS, 256), fl_nn_relu(), fl_nn_linear(256, 10),
+                            fl_nn_log_softmax(1));
 }
 
 enum { VOCABULARY = 16, CONTEXT = 32, SENTENCES = 16 };
@@ -86,7 +87,8 @@ static bool text_step(training_run *r, fl_rng *rng, double *loss) {
 static bool begin(training_run *r, const work *w) {
     fl_nn_module *net = w->net();
     if (!w->text) return training_begin_on(r, net, data, opt.small ? 8 : 32);
-    *r = (training_run){.net = net, .optim = net ? fl_optim_adam(fl_nn_parameters(net), .lr = 2e-3) : NULL};
+    *r = (training_run){.net = net,
+                        .optim = net ? fl_optim_adam(fl_nn_parameters(net), .lr = 2e-3) : NULL};
     return r->optim != NULL;
 }
 
@@ -132,13 +134,15 @@ static bool compare(work *w, fl_data_text *report) {
         *(i < 10 ? &early : &late) = fmax(i < 10 ? early : late, off);
     }
     const int64_t fell = fl_backend_fallbacks() - before;
-    fl_data_text_print(report, "%-11s %8.4f %8.4f %9.1e %9.1e %9lld %7.2f %7.2f %8.2f %7lld %8.0f  %016llx\n",
-                       w->name, last(a), last(b), early, late, (long long)fell, w->seconds[0], w->seconds[1],
-                       w->first[1], (long long)w->kernels, (double)w->launches / (double)opt.steps,
-                       (unsigned long long)w->hash);
-    if (fell) return fl_fail("opencl: %lld ops of %s fell back on the cpu", (long long)fell, w->name);
-    return early < w->differs ||
-           fl_fail("opencl: losses of %s differ by %g, expected less than %g", w->name, early, w->differs);
+    fl_data_text_print(
+        report, "%-11s %8.4f %8.4f %9.1e %9.1e %9lld %7.2f %7.2f %8.2f %7lld %8.0f  %016llx\n",
+        w->name, last(a), last(b), early, late, (long long)fell, w->seconds[0], w->seconds[1],
+        w->first[1], (long long)w->kernels, (double)w->launches / (double)opt.steps,
+        (unsigned long long)w->hash);
+    if (fell)
+        return fl_fail("opencl: %lld ops of %s fell back on the cpu", (long long)fell, w->name);
+    return early < w->differs || fl_fail("opencl: losses of %s differ by %g, expected less than %g",
+                                         w->name, early, w->differs);
 }
 
 static void show(const fl_data_text *report) {
@@ -147,13 +151,15 @@ static void show(const fl_data_text *report) {
     shown = report->n;
 }
 
-static const char table_head[] =
-    "required ops with a kernel of the device: %d of %d\n\n"
-    "%lld steps on %s: means of the last ten losses; the largest relative difference of two losses,\n"
-    "in the first ten steps and after; seconds of all steps but the first, and of the device's first, in which\n"
-    "kernels are compiled; their number; launches of a step\n"
-    "             loss cpu   opencl  differ 10     after fallbacks     cpu  opencl    first kernels launches"
-    "  hash\n";
+static const char table_head[] = "required ops with a kernel of the device: %d of %d\n\n"
+                                 "%lld steps on %s: means of the last ten losses; the largest "
+                                 "relative difference of two losses,\n"
+                                 "in the first ten steps and after; seconds of all steps but the "
+                                 "first, and of the device's first, in which\n"
+                                 "kernels are compiled; their number; launches of a step\n"
+                                 "             loss cpu   opencl  differ 10     after fallbacks    "
+                                 " cpu  opencl    first kernels launches"
+                                 "  hash\n";
 static bool run(fl_data_text *report, fl_data_text *page) {
     static work works[] = {{"perceptron", perceptron, false, 1e-4, {{0}}, {0}, {0}, 0, 0, 0},
                            {"cnn", digits_net, false, 1e-3, {{0}}, {0}, {0}, 0, 0, 0},
@@ -162,10 +168,12 @@ static bool run(fl_data_text *report, fl_data_text *page) {
     int required = 0, has = 0;
     struct stat found;
     const bool drawn = opt.small || stat(opt.data, &found);
-    bool ok = drawn ? digits_draw(opt.small ? 256 : 4000, 1, &data) : digits_load(opt.data, "train", &data);
+    bool ok = drawn ? digits_draw(opt.small ? 256 : 4000, 1, &data)
+                    : digits_load(opt.data, "train", &data);
     for (int i = 1; i < fl_op_count(); i++) {
         required += fl_op_get_info((fl_op)i)->required;
-        has += fl_op_get_info((fl_op)i)->required && fl_backend_has(fl_backend_index("opencl"), (fl_op)i);
+        has += fl_op_get_info((fl_op)i)->required &&
+               fl_backend_has(fl_backend_index("opencl"), (fl_op)i);
     }
     ok = ok && fl_data_text_print(report, table_head, has, required, (long long)opt.steps,
                                   drawn ? "drawn digits" : "MNIST");
@@ -174,7 +182,8 @@ static bool run(fl_data_text *report, fl_data_text *page) {
         char svg[1100];
         show(report);
         snprintf(svg, sizeof svg, "%s.%s.svg", opt.page, works[i].name);
-        const fl_data_plot_opts plot = {.title = works[i].name, .x_label = "step", .y_label = "loss"};
+        const fl_data_plot_opts plot = {
+            .title = works[i].name, .x_label = "step", .y_label = "loss"};
         ok = compare(&works[i], report) &&
              html_plot(page, svg, FL_DATA_CURVES(&works[i].curve[0], &works[i].curve[1]), plot);
     }
@@ -185,12 +194,13 @@ static bool run(fl_data_text *report, fl_data_text *page) {
 }
 
 int main(int argc, char **argv) {
-    const argument list[] = {{"data", .text = &opt.data, .about = "folder of MNIST's files"},
-                             {"page", .text = &opt.page, .about = "HTML file [beside the program]"},
-                             {"steps", .whole = &opt.steps, .low = 10, .high = 1e6},
-                             {"seed", .whole = &opt.seed, .low = 0, .high = 1e9},
-                             {"small", .on = &opt.small, .about = "10 steps of the perceptron, on drawn digits"},
-                             {NULL, .low = 0}};
+    const argument list[] = {
+        {"data", .text = &opt.data, .about = "folder of MNIST's files"},
+        {"page", .text = &opt.page, .about = "HTML file [beside the program]"},
+        {"steps", .whole = &opt.steps, .low = 10, .high = 1e6},
+        {"seed", .whole = &opt.seed, .low = 0, .high = 1e9},
+        {"small", .on = &opt.small, .about = "10 steps of the perceptron, on drawn digits"},
+        {NULL, .low = 0}};
     if (!arguments_read(argc, argv, list)) return 2;
     char beside[1000];
     snprintf(beside, sizeof beside, "%s.html", argv[0]);
@@ -201,8 +211,10 @@ int main(int argc, char **argv) {
     const double start = fl_data_now();
     fl_data_text report = {0}, page = {0};
     const bool ok = fl_backend_use(device, NULL) && run(&report, &page);
-    if (ok) printf("%.1f s, %s\n", fl_data_now() - start, opt.page);
-    else fprintf(stderr, "opencl: %s\n", fl_error());
+    if (ok)
+        printf("%.1f s, %s\n", fl_data_now() - start, opt.page);
+    else
+        fprintf(stderr, "opencl: %s\n", fl_error());
     fl_heap_free(report.p);
     fl_heap_free(page.p);
     return !ok;
