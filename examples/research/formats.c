@@ -1,7 +1,7 @@
 /* examples/research/formats.c - fp8, fp6, fp4, MX blocks, posit16 and bf16 rounded at random, as dtypes
 
    make research-formats [ARGS="--convert FILE"]
-   python3 tests/python/test_number_formats.py      compares with ml_dtypes, bit for bit (after make; needs numpy)
+   python3 tests/python/test_number_formats.py      compares with ml_dtypes, bit for bit (after make)
 
    formats.h makes 20 dtypes of the two functions that fl asks for, pack and unpack, over a table of formats.
    - a table: bits, the largest and the smallest number, the error of normal numbers, and of a linear layer
@@ -129,7 +129,7 @@ static bool convert(const char *path) {
 }
 
 int main(int argc, char **argv) {
-    const argument list[] = {{"convert", .text = &opt.convert, .about = "file of f32, for test_number_formats.py"},
+    const argument list[] = {{"convert", .text = &opt.convert, .about = "file of f32, for a comparison"},
                              {"small", .on = &opt.small, .about = "fewer numbers"},
                              {NULL, .low = 0}};
     if (!arguments_read(argc, argv, list)) return 2;

@@ -142,11 +142,15 @@ enum { MX_BLOCK = 32 };
 /* The exponent of the block's power of two: that of the largest number becomes the highest one of f. 128,
    NaN, if a number is infinite or NaN. */
 static inline int mx_exponent(const format *f, const float *x) {
-    float most = 0;
+    uint32_t word, largest = 0; /* without the sign floats are ordered as integers */
     for (int i = 0; i < MX_BLOCK; i++) {
-        if (!isfinite(x[i])) return 128;
-        most = fmaxf(most, fabsf(x[i]));
+        memcpy(&word, x + i, sizeof word);
+        word &= 0x7fffffff;
+        if (word > largest) largest = word;
     }
+    float most;
+    memcpy(&most, &largest, sizeof most);
+    if (!isfinite(most)) return 128;
     const int e = most > 0 ? ilogbf(most) - ((int)(format_highest(f) >> f->mantissa) - f->bias) : -127;
     return e < -127 ? -127 : e;
 }

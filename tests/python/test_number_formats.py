@@ -1,4 +1,4 @@
-# test_number_formats.py - dtypes of examples/research/formats.h beside ml_dtypes and exact posits, bit for bit
+# test_number_formats.py - dtypes of examples/research/formats.h: ml_dtypes and posits, bit for bit
 import os
 import subprocess
 import sys
