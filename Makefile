@@ -675,6 +675,8 @@ $(BUILD)/bench/scale: WRAP = -Wl,--wrap=fl_parallel
 WITH_MODELS = bench/model bench/written bench/scale bench/dist bench/checkpoint tests/test_models \
     tests/test_modes tests/test_onnx tests/test_precision tests/test_write $(RESEARCH)
 $(WITH_MODELS:%=$(BUILD)/%): $(MODEL_UNITS:%=$(PLAIN)/%.o)
+$(PLAIN)/examples/research/schedule.o: private ALL_CFLAGS += $(GLPK_FLAGS)
+$(BUILD)/examples/research/schedule: private LIBS += $(GLPK_LIBS)
 
 $(BUILD)/yours/%: tests/%.c $(BUILD)/flags-yours $(OPS_OBJECT) $(BUILD)/libfl.a
 	@mkdir -p $(@D)
