@@ -288,7 +288,7 @@ static inline bool gaps_choose(const step *s, gaps *all, int64_t budget, int sec
     glp_free_env();
     free(column);
     free(value);
-    return ok || fl_fail("schedule: the integer program has no solution in %d seconds", seconds);
+    return ok || fl_fail("schedule: the integer program found no solution in %d seconds", seconds);
 }
 #else
 static inline bool gaps_choose(const step *s, gaps *all, int64_t budget, int seconds) {
