@@ -1578,9 +1578,14 @@ static int fl__call_backend(const fl_call *c) {
     return fl__default_backend;
 }
 
+/* A bit for each built-in dtype, and one for all others: for sets of dtypes. */
+static inline uint32_t fl__dtype_bit(fl_dtype d) {
+    return 1u << ((unsigned)d < FL_DTYPE_COUNT ? (unsigned)d : (unsigned)FL_DTYPE_COUNT);
+}
+
 /* Properties of a call's operands that decide how it runs. */
 typedef struct fl__traits {
-    uint32_t dtypes;  /* bit set of the dtypes */
+    uint32_t dtypes;  /* set of the dtypes */
     uint32_t written; /* bit set of the outputs that have storage: written in place */
     bool paged;       /* a buffer is pageable and must be pinned, or deferred calls wait for it */
 } fl__traits;
@@ -1590,13 +1595,13 @@ static inline fl__traits fl__traits_of(const fl_call *c) {
     for (int i = 0; i < c->n_out; i++) {
         const fl_tensor *t = c->out[i];
         if (!t) continue;
-        r.dtypes |= 1u << t->dtype;
+        r.dtypes |= fl__dtype_bit(t->dtype);
         r.written |= (uint32_t)fl__has_storage(t) << i;
         if (t->buffer) r.paged |= t->buffer->pageable | fl__is_waited_for(t->buffer);
     }
     for (int i = 0; i < c->n_in; i++) { /* weak numbers count as f32 or i64, which is harmless */
         const fl_tensor *t = c->in[i];
-        r.dtypes |= 1u << t->dtype;
+        r.dtypes |= fl__dtype_bit(t->dtype);
         if (t->buffer) r.paged |= t->buffer->pageable | fl__is_waited_for(t->buffer);
     }
     return r;
@@ -1728,7 +1733,7 @@ static bool fl__replaced_gradient(const fl_backend *be, const fl_call *c) {
      1u << FL_U64 | 1u << FL_F16 | 1u << FL_BF16)
 
 bool fl_is_narrow(const fl_tensor *t) {
-    return !fl_is_null_arg("fl_is_narrow", t) && FL__NARROW_DTYPES >> t->dtype & 1;
+    return !fl_is_null_arg("fl_is_narrow", t) && (FL__NARROW_DTYPES & fl__dtype_bit(t->dtype)) != 0;
 }
 
 static bool fl__takes_narrow(const fl_backend *be, fl_op op) {
@@ -2135,7 +2140,7 @@ static const uint32_t fl__class_dtypes[] = {
 };
 
 static bool fl__class_takes(fl_op_class cls, fl_dtype d) {
-    return fl__class_dtypes[cls] >> d & 1;
+    return (fl__class_dtypes[cls] & fl__dtype_bit(d)) != 0;
 }
 
 /* Slots get this dtype, or its wide one. */

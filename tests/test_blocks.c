@@ -366,14 +366,20 @@ TEST(wrong_use_of_blocks) {
     CHECK_ERROR("fl_dtype_register");
     CHECK(fl_cast(normal(FL_SHAPE(1, 256)), fl_q2_k()) == NULL);
     CHECK_ERROR("cannot cast f32 to q2_k, which has no `pack` function");
-    static char names[33][4];
+    static char names[65][8];
     fl_dtype last = FL_B8;
-    for (int i = 0; i < 33 && last; i++) {
-        snprintf(names[i], sizeof names[i], "%d", i);
+    for (int i = 0; i < 65 && last; i++) {
+        snprintf(names[i], sizeof names[i], "d%d", i);
         last = fl_dtype_register(&(fl_dtype_info){names[i], 5, 8, signs_unpack, signs_pack});
+        if (!last) break;
+        fl_tensor *many = fl_cast(fl_ones(FL_SHAPE(2, 8), FL_F32), last);
+        fl_tensor *y = fl_cast(fl_index_select(many, 0, fl_full(FL_SHAPE(1), 1, FL_I64)), FL_F32);
+        CHECK(y && y->shape[1] == 8 && fl_item(fl_sum(y, FL_ALL_AXES)) == 8);
+        CHECK(!fl_is_narrow(many) && !fl_add(many, many));
+        if (!CHECK_ERROR(names[i])) printf("  dtype %d\n", (int)last);
     }
     CHECK(last == FL_DTYPE_NONE);
-    CHECK_ERROR("the limit of 32 dtypes is reached");
+    CHECK_ERROR("the limit of 64 dtypes is reached");
     fl_scope_end(&s);
 }
 

@@ -38,7 +38,7 @@ typedef struct fl_dtype_info {
     void (*pack)(const float *numbers, void *blocks, int64_t n); /* NULL: casts to this dtype are errors */
 } fl_dtype_info;
 /* Registers a dtype, or returns the existing one of that name. FL_DTYPE_NONE with an error if a field is
-   missing or 32 are registered already. Thread-safe. */
+   missing or 64 are registered already. Thread-safe. */
 FL_API fl_dtype fl_dtype_register(const fl_dtype_info *info);
 /* The description of a registered dtype; NULL (no error) for built-in and unknown ones. */
 FL_API const fl_dtype_info *fl_dtype_registered(fl_dtype d);
@@ -77,7 +77,7 @@ static const struct {
     [FL_F64] = {"f64", 8, FL_F64},
 };
 
-enum { FL__OWN_DTYPES = 32 };
+enum { FL__OWN_DTYPES = 64 };
 static fl_dtype_info fl__own_dtypes[FL__OWN_DTYPES]; /* dtype FL_DTYPE_COUNT and up */
 static int fl__n_own_dtypes;                         /* entries below this index never change */
 
