@@ -1,4 +1,4 @@
-/* managers.c - what a memory manager must do, whoever wrote it: make conformance-mem [MANAGER_H=mine.h]
+/* managers.c - what every memory manager must do: make conformance-mem [MANAGER_H=mine.h]
 
    MANAGER_H: a header of yours with fl_mem_manager *fl_mem_mine(void), where mine is MANAGER_NAME; else fl's
    managers and those of examples/ are tried. A check returns NULL, or what is wrong in words. Managers with
@@ -28,7 +28,7 @@ __attribute__((format(printf, 1, 2))) static const char *wrong(const char *forma
     return text;
 }
 
-/* Random numbers of a generator of one's own; bytes from 1 to 4 MiB, small ones as often as large. */
+/* Random numbers, the same in each run; bytes from 1 to 4 MiB, small ones as often as large. */
 static uint32_t draw(uint32_t *state) {
     return *state = *state * 1664525u + 1013904223u, *state >> 8;
 }
