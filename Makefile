@@ -350,7 +350,7 @@ conformance-mem: $(SUITES)/managers
 test-cuda:
 	@if [ -z "$(CUDA)" ]; then echo 'skipped: cuda (make CUDA=emu test-cuda needs g++, CUDA=1 nvcc and a GPU)'; \
 	else $(if $(FULL),,GROUPS_ONE_IN=12) $(if $(CUDA_MOCK),FL_CUDA_LIBS="$${FL_CUDA_LIBS:-$(BUILD)/mock}") \
-	    $(MAKE) --no-print-directory -k TESTS="$(CUDA_TESTS)" BACKENDS=cuda EXTENSIONS= test; fi
+	    $(MAKE) --no-print-directory -k TESTS="$(CUDA_TESTS)" BACKENDS=cuda test; fi
 
 ## [cuda] checks kernels/cuda without a GPU: tests in emulation, nvcc on changed files, reads by the host
 cuda-check:
@@ -499,13 +499,15 @@ RUNS_OF_bits = $(filter cuda_bits,$(BACKENDS:%=%_bits))
 RUNS_OF_examples/resume = examples/resume:--test
 RUNS_OF_examples/mixed_precision = examples/mixed_precision:--test
 $(foreach r,$(RESEARCH),$(eval RUNS_OF_$(r) = $(r):--small))
-TEST_RUNS = $(foreach t,$(TESTS),$(or $(RUNS_OF_$(t)),$(t))) \
-            $(if $(filter file,$(origin TESTS)),$(foreach e,$(EXTENSIONS),$(or $(RUNS_OF_$(e)),$(e))) \
+# Examples run beside all tests, not beside some.
+TEST_EXAMPLES = $(if $(filter file,$(origin TESTS)),$(EXTENSIONS))
+TEST_RUNS = $(foreach t,$(TESTS) $(TEST_EXAMPLES),$(or $(RUNS_OF_$(t)),$(t))) \
+            $(if $(filter file,$(origin TESTS)), \
                 $(if $(SAN),,$(if $(wildcard tests/python/test_*.py),python) help) \
                 $(if $(SAN)$(filter no,$(COMPILE)),,compile))
 
 .PHONY: test-programs
-test-programs: $(CUDA_MOCK) $(TESTS:%=$(BUILD)/tests/%) $(EXTENSIONS:%=$(BUILD)/%) \
+test-programs: $(CUDA_MOCK) $(TESTS:%=$(BUILD)/tests/%) $(TEST_EXAMPLES:%=$(BUILD)/%) \
                $(if $(filter python,$(TEST_RUNS)),shared) \
                $(if $(filter help,$(TEST_RUNS)),$(EXAMPLES:%=$(BUILD)/%) $(SPEECH:%=$(BUILD)/%))
 
