@@ -188,6 +188,19 @@ static T do_empty(T a, T b, double k) {
     return y;
 }
 static T do_full(T a, T b, double k) { return (void)a, (void)b, fl_full(whole(), k, some_dtype()); }
+/* Values that are one number: of all elements, of a row, of a column or alone. */
+static T do_numbers(T a, T b, double k) {
+    const fl_shape shapes[] = {whole(), FL_SHAPE(vm.cols), FL_SHAPE(vm.rows, 1), FL_SCALAR_SHAPE};
+    T x = fl_full(shapes[below(4)], k / 3, float_of(a)), y = fl_full(whole(), k, float_of(b));
+    fl_assign(y, below(2) ? fl_num(k / 7) : x);
+    return fl_add(fl_mul(as_float(a), x), fl_sub(y, as_float(b)));
+}
+static T do_add_to_zeros(T a, T b, double k) {
+    T y = fl_zeros(whole(), below(4) ? float_of(a) : some_dtype());
+    if (below(3) == 0) fl_assign(part(y), fl_num(k));
+    fl_assign_op(y, FL_OP_add, y, fl_mul(a, b));
+    return below(2) ? fl_add(y, fl_num(k)) : y;
+}
 static T do_flip(T a, T b, double k) {
     const int axis = (int)below(2);
     return (void)k, fl_add(fl_flip(full(a), 1, &axis), b);
@@ -301,11 +314,11 @@ static const struct {
     S(minimum, 3), S(tanh, 3), S(exp, 3), S(gelu, 2), S(relu, 2), S(compare, 2), S(where, 4), S(cast, 6),
     S(casts, 4), S(softmax_in_parts, 4), S(norm_in_parts, 4), S(sum, 4), S(mean, 3), S(variance, 2),
     S(softmax, 3), S(cumsum, 2), S(layer_norm, 2), S(sort, 2), S(gather, 3), S(scatter, 2), S(matmul, 3),
-    S(concat, 4), S(stack, 2), S(empty, 5), S(full, 2), S(flip, 3), S(roll, 2), S(clone, 3), S(reversed,
-    3), S(row, 3), S(column, 3), S(reshaped, 3), S(transposed, 4), S(scale, 4), S(assign, 4),
-    S(assign_part, 8), S(move_part, 6), S(add_part, 6), S(fill_part, 4), S(accumulate, 3), S(dropout, 5),
-    S(uniform, 3), S(normal, 3), S(randint, 3), S(train, 5), S(dropped_gradient, 3), S(constant, 2),
-    S(new_constant, 2), S(host, 2),
+    S(concat, 4), S(stack, 2), S(empty, 5), S(full, 2), S(numbers, 5), S(add_to_zeros, 4),
+    S(flip, 3), S(roll, 2), S(clone, 3), S(reversed, 3), S(row, 3), S(column, 3), S(reshaped, 3),
+    S(transposed, 4), S(scale, 4), S(assign, 4), S(assign_part, 8), S(move_part, 6), S(add_part, 6),
+    S(fill_part, 4), S(accumulate, 3), S(dropout, 5), S(uniform, 3), S(normal, 3), S(randint, 3), S(train, 5),
+    S(dropped_gradient, 3), S(constant, 2), S(new_constant, 2), S(host, 2),
 #undef S
 };
 

@@ -683,6 +683,77 @@ TEST(rows_of_values_that_are_paged_out) {
     CHECK_NOTHING_LIVES();
 }
 
+/* Values that are one number: all of a tensor, expanded from a row or from one element, copied, rounded. */
+static fl_tensor *numbers_inside(fl_tensor **x) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *z = fl_full_like(x[0], 0.1), *copy = fl_empty(fl_shape_of(x[0]), x[0]->dtype);
+    fl_assign(copy, fl_num(-0.3));
+    fl_tensor *row = fl_full(FL_SHAPE(x[0]->shape[1]), 1 / 3., x[0]->dtype);
+    fl_tensor *one = fl_new_full(x[0], FL_SCALAR_SHAPE, 0.7);
+    fl_tensor *t = fl_mul(fl_add(fl_mul(x[0], z), row), fl_sub(one, fl_tanh(x[0])));
+    return fl_scope_return(&s, fl_where(fl_lt(t, z), fl_exp(fl_mul(z, fl_num(3))), fl_mul(t, copy)));
+}
+
+/* A sum that begins with zeros. */
+static fl_tensor *added_to_zeros(fl_tensor **x) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *y = fl_zeros(fl_shape_of(x[0]), x[0]->dtype);
+    fl_assign(y, fl_add(y, fl_mul(x[0], x[0])));
+    return fl_scope_return(&s, y);
+}
+
+/* A number of a part of a value, a value that is another number afterwards, and one that an op reads. */
+static fl_tensor *numbers_stored(fl_tensor **x) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *y = fl_full_like(x[0], 2), *z = fl_ones_like(x[0]);
+    fl_tensor *t = fl_mul(fl_tanh(x[0]), y);
+    fl_assign(fl_slice(y, 0, 1, 2, 1), fl_num(5));
+    fl_assign(z, fl_num(0.25));
+    t = fl_add(fl_mul(t, y), fl_sub(fl_mul(z, x[0]), fl_sum(z, FL_AXES_KEEP(0))));
+    fl_tensor *row = fl_full(FL_SHAPE(1, x[0]->shape[1]), 0.5, x[0]->dtype);
+    fl_tensor *alone = fl_mul(row, fl_slice(x[0], 0, 0, 1, 1)); /* in a group without others */
+    fl_assign(row, fl_num(4));
+    return fl_scope_return(&s, fl_add(t, fl_cumsum(alone, 1)));
+}
+
+static fl_slot fill_of_cpu;
+static int fills; /* that have run */
+static bool counts_fills(const fl_backend *self, const fl_call *c) {
+    fills++;
+    return fill_of_cpu(self, c);
+}
+
+TEST(a_value_that_is_one_number_is_a_constant_of_groups) {
+    enum { ROWS = 64, N = 512 };
+    static const rows_fn fns[] = {numbers_inside, added_to_zeros, numbers_stored};
+    fl_backend mine = *fl_backend_at(0), old;
+    fill_of_cpu = mine.op[FL_OP_fill];
+    CHECK(fl_backend_set(&mine, FL_OP_fill, counts_fills, mine.flags[FL_OP_fill]));
+    for (int f64 = 0; f64 < 2; f64++)
+        for (size_t f = 0; f < sizeof fns / sizeof *fns; f++) {
+            fl_scope s = fl_scope_begin();
+            const int64_t bytes = (int64_t)ROWS * N * (f64 ? 8 : 4);
+            fl_tensor *x[] = {fl_normal(FL_SHAPE(ROWS, N), 0, 1, f64 ? FL_F64 : FL_F32, NULL)};
+            int64_t eager = 0, most = 0;
+            fl_tensor *want = in_mode(0, fns[f], x, 1, &eager);
+            for (int mode = 1; mode < 4; mode++)
+                for (int replaced = 0; replaced < 2; replaced++) {
+                    if (replaced) CHECK(fl_backend_use(&mine, &old));
+                    fills = 0;
+                    fl_tensor *got = in_mode(mode, fns[f], x, 4, &most);
+                    bool ok = CHECK(same_bits(got, want)) & CHECK(!replaced || fills >= 4);
+                    if (f < 2 && mode < 3 && !replaced) ok &= CHECK(most < bytes + bytes / 2); /* the result */
+                    if (replaced) CHECK(fl_backend_use(&old, NULL));
+                    if (!ok) printf("  fn %d, mode %d: %lld bytes, %lld eager\n", (int)f, mode,
+                                    (long long)most, (long long)eager);
+                    fl_drop(got);
+                }
+            fl_drop(want);
+            fl_scope_end(&s);
+        }
+    CHECK_NOTHING_LIVES();
+}
+
 /* x is read, written, and read again from what has been written over it: it dies in the first group, which
    writes it too. */
 static void written_over(fl_tensor *a, fl_tensor *b, fl_tensor *y[3]) {

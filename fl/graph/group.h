@@ -5,7 +5,11 @@
    that must see its results, or change what it reads; what only its calls use is never stored. Groups are
    made of calls in program order: a call joins the open group that made what it reads, else one that reads
    the same; two groups that meet in a call are joined if no order forbids it. Their results have the bits of
-   the calls. */
+   the calls.
+
+   A value that is one number everywhere, made by `fill` or by a copy of such a value, is a constant of the
+   groups that read it, in whatever shape. The call that makes it is left out if nothing else reads the value,
+   else it stays a call: a group would write the value no faster. */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -113,10 +117,19 @@ typedef struct fl__open_group {
     fl__computed computed[2 * FL__GROUP_CALLS];
 } fl__open_group;
 
+/* A value that is one number for the calls behind `from`, up to `until`. */
+typedef struct fl__filled {
+    int from, until;
+    fl_dtype dtype;
+    double number;
+    enum { FL__UNUSED, FL__USED, FL__OVERWRITTEN } next; /* by the entries behind, in fl__order_drop_fills */
+} fl__filled;
+
 struct fl__grouping {
     const fl_graph_list *l;
     fl__order *o;
     int *reads; /* of each value, by the calls to come */
+    fl__filled *filled; /* of each value */
     fl__open_group open[FL__OPEN_GROUPS];
 };
 
@@ -168,6 +181,49 @@ static fl_dtype fl__group_dtype(const fl_call *c, int64_t least) {
     return d == FL_F32 || d == FL_F64 ? d : FL_DTYPE_NONE;
 }
 
+/* ---- values that are one number ---- */
+
+/* If operand in[k] of call i is one number, sets *number to it. */
+static bool fl__is_number(const fl__grouping *w, int i, int k, double *number) {
+    const fl_tensor *t = w->l->call[i].call.in[k];
+    const int value = w->l->call[i].value[4 + k];
+    if (t->weak) return *number = t->f64, fl__is_exact(t);
+    const fl__filled *f = &w->filled[value];
+    *number = f->number;
+    return f->from < i && i <= f->until && f->dtype == t->dtype;
+}
+
+static bool fl__is_all_of(const fl_graph_list *l, const fl_tensor *t, int value) {
+    return fl_is_contiguous(t) && fl_numel(t) * (int64_t)fl_dtype_size(t->dtype) == l->value[value].bytes;
+}
+
+static bool fl__is_fill(const fl__grouping *w, int i) {
+    const fl_graph_call *c = &w->l->call[i];
+    return c->call.n_out == 1 && c->call.out[0] && w->filled[c->value[0]].from == i;
+}
+
+/* Notes what call i makes one number, and which value is no longer one behind it. */
+static void fl__note_fill(fl__grouping *w, int i) {
+    const fl_graph_call *rec = &w->l->call[i];
+    const fl_call *c = &rec->call;
+    for (int64_t v = 0; !c->op && v < w->l->n_values; v++) /* a function of the host may write any */
+        if (w->filled[v].until == INT_MAX) w->filled[v].until = i;
+    for (int k = 0; k < c->n_out; k++)
+        if (c->out[k] && w->filled[rec->value[k]].until == INT_MAX) w->filled[rec->value[k]].until = i;
+    const fl_tensor *y = c->n_out == 1 ? c->out[0] : NULL;
+    fl__filled *f = y ? &w->filled[rec->value[0]] : NULL;
+    double number;
+    uint64_t bits = 0;
+    if (!y || (c->op != FL_OP_fill && c->op != FL_OP_copy) || (y->dtype != FL_F32 && y->dtype != FL_F64) ||
+        f->until != INT_MIN || !fl__has_shipped_slot(y->backend, c->op) ||
+        !fl__is_all_of(w->l, y, rec->value[0]))
+        return;
+    if (c->op == FL_OP_fill) number = ((const fl_fill_args *)c->args)->f64;
+    else if (!fl__is_number(w, i, 0, &number)) return;
+    fl_number_store(y->dtype, &bits, (fl_number){true, number, 0});
+    *f = (fl__filled){i, INT_MAX, y->dtype, fl_number_load(y->dtype, &bits).f, FL__UNUSED};
+}
+
 static fl__computed *fl__computed_of(fl__open_group *g, int value) {
     for (int i = g->n_computed - 1; i >= 0; i--)
         if (g->computed[i].value == value) return &g->computed[i];
@@ -206,6 +262,9 @@ static int fl__group_operand(fl__grouping *w, fl__open_group *g, int i, int k) {
         memcpy(&f->constant[f->n_constants], &unlike, sizeof unlike);
         return FL_FORMULA_CONSTANT + f->n_constants++;
     }
+    double number;
+    const int constant = fl__is_number(w, i, k, &number) ? fl_formula_build_number(&g->b, number) : -1;
+    if (constant >= 0) return constant;
     const fl__computed *made = fl__computed_of(g, value);
     if (made) return fl__same_handle(fl__operand_at(w->l, made->at), t) ? made->index : -1;
     for (int j = 0; j < g->g.n_in; j++)
@@ -380,14 +439,28 @@ static fl__open_group *fl__group_near(fl__grouping *w, const fl_graph_call *c) {
     return NULL;
 }
 
-/* True if g must run before c: it makes what c reads, or reads or makes what c writes. */
-static bool fl__group_clashes(fl__open_group *g, const fl_graph_call *c) {
+/* True if a call of g has value as an operand, be it a constant of g: it may still run alone. */
+static bool fl__group_has_operand(const fl__grouping *w, const fl__open_group *g, int value) {
+    for (int i = 0; i < g->g.n_calls; i++) {
+        const fl_graph_call *c = &w->l->call[g->g.call[i]];
+        for (int k = 0; k < c->call.n_in; k++)
+            if (c->value[4 + k] == value) return true;
+    }
+    return false;
+}
+
+/* True if g must run before call i: it makes what i reads, or reads or makes what i writes. */
+static bool fl__group_clashes(const fl__grouping *w, fl__open_group *g, int i) {
+    const fl_graph_call *c = &w->l->call[i];
     if (!c->call.op) return true;
     for (int k = 0; k < c->call.n_in; k++)
         if (c->value[4 + k] >= 0 && fl__computed_of(g, c->value[4 + k])) return true;
-    for (int k = 0; k < c->call.n_out; k++)
-        if (c->value[k] >= 0 && (fl__computed_of(g, c->value[k]) || fl__group_reads(g, c->value[k])))
-            return true;
+    for (int k = 0; k < c->call.n_out; k++) {
+        const int value = c->value[k];
+        if (value < 0) continue;
+        if (fl__computed_of(g, value) || fl__group_reads(g, value)) return true;
+        if (w->filled[value].until == i && fl__group_has_operand(w, g, value)) return true;
+    }
     return false;
 }
 
@@ -415,16 +488,16 @@ static bool fl__group_begin(fl__grouping *w, int i, fl_dtype d) {
 
 static void fl__group_call(fl__grouping *w, int i, int64_t least) {
     const fl_graph_call *c = &w->l->call[i];
-    const fl_dtype d = fl__group_dtype(&c->call, least);
+    const fl_dtype d = fl__is_fill(w, i) ? FL_DTYPE_NONE : fl__group_dtype(&c->call, least);
     fl__open_group *to = d != FL_DTYPE_NONE ? fl__group_near(w, c) : NULL;
     bool joined = false;
     for (int o = 0; o < FL__OPEN_GROUPS; o++) {
         fl__open_group *g = &w->open[o];
-        if (!g->used || g == to || !fl__group_clashes(g, c)) continue;
+        if (!g->used || g == to || !fl__group_clashes(w, g, i)) continue;
         if (to && fl__same_layout(g->like, to->like) && fl__group_merge(w, to, g)) g->used = false;
         else fl__group_close(w, g);
     }
-    if (to && !(joined = fl__group_join(w, to, i, d)) && fl__group_clashes(to, c)) fl__group_close(w, to);
+    if (to && !(joined = fl__group_join(w, to, i, d)) && fl__group_clashes(w, to, i)) fl__group_close(w, to);
     if (!joined && d != FL_DTYPE_NONE) joined = fl__group_begin(w, i, d);
     if (!joined) fl__order_add(w, i);
     for (int k = 0; k < c->call.n_in; k++)
@@ -439,6 +512,30 @@ FL_PRIVATE fl__group *fl__group_of(fl__grouping *w, const int *call, int n) {
         if (!fl__group_join(w, g, call[i], d)) break;
     g->used = false;
     return fl__group_end(w, g);
+}
+
+/* Leaves out calls that make a value one number which no entry reads. */
+static void fl__order_drop_fills(fl__grouping *w) {
+    fl__grouped_call made;
+    const fl_graph_list *l = w->l;
+    fl__order *o = w->o;
+    int first = o->n;
+    for (int64_t v = 0; v < l->n_values; v++)
+        w->filled[v].next = !l->value[v].made || fl__is_held(&l->value[v]) ? FL__USED : FL__UNUSED;
+    for (int i = o->n - 1; i >= 0; i--) {
+        const fl_graph_call *c = fl__order_call(o, l, i, &made);
+        const fl_graph_value *v = o->run[i] >= 0 && fl__is_fill(w, o->run[i]) ? &l->value[c->value[0]] : NULL;
+        if (v && v->made && w->filled[c->value[0]].next != FL__USED) continue;
+        for (int k = 0; k < c->call.n_out; k++)
+            if (c->call.out[k]) /* a group writes all of its outputs */
+                w->filled[c->value[k]].next = o->run[i] < 0 && fl__is_all_of(l, c->call.out[k], c->value[k])
+                                                  ? FL__OVERWRITTEN : FL__USED;
+        for (int k = 0; k < c->call.n_in; k++)
+            if (c->value[4 + k] >= 0) w->filled[c->value[4 + k]].next = FL__USED;
+        o->run[--first] = o->run[i];
+    }
+    o->n -= first;
+    memmove(o->run, o->run + first, (size_t)o->n * sizeof *o->run);
 }
 
 static void fl__order_uses(const fl__order *o, const fl_graph_list *l) {
@@ -481,26 +578,32 @@ FL_PRIVATE fl__order *fl__order_new(const fl_graph_list *l, int64_t least, bool 
     fl__order *o = fl_heap_alloc(sizeof *o);
     fl__grouping *w = o ? fl_heap_alloc(sizeof *w) : NULL;
     int *numbers = w ? fl_heap_alloc((size_t)(l->n + 3 * l->n_values + 1) * sizeof *numbers) : NULL;
-    if (numbers) {
+    fl__filled *filled = numbers ? fl_heap_alloc((size_t)(l->n_values + 1) * sizeof *filled) : NULL;
+    if (filled) {
         *o = (fl__order){.run = numbers, .first = numbers + l->n,
                          .last = numbers + l->n + l->n_values, .tables = fl__table_changes()};
-        w->l = l, w->o = o, w->reads = o->last + l->n_values;
+        w->l = l, w->o = o, w->reads = o->last + l->n_values, w->filled = filled;
+        for (int64_t i = 0; i < l->n_values; i++)
+            filled[i] = (fl__filled){.from = INT_MAX, .until = INT_MIN};
+        for (int i = 0; i < l->n; i++) fl__note_fill(w, i);
         for (int64_t i = 0; i < l->n; i++)
             for (int k = 0; k < l->call[i].call.n_in; k++)
                 if (l->call[i].value[4 + k] >= 0) w->reads[l->call[i].value[4 + k]]++;
         for (int i = 0; i < l->n; i++) fl__group_call(w, i, least);
         for (int k = 0; k < FL__OPEN_GROUPS; k++) fl__group_close(w, &w->open[k]);
+        fl__order_drop_fills(w);
         fl__order_uses(o, l);
         for (int64_t i = 0; i < l->n_values; i++) w->reads[i] = INT_MAX / 2; /* for fl__group_of */
-        if (runs && fl__order_rows(o, l, w, least)) fl__order_uses(o, l);
+        if (runs && fl__order_rows(o, l, w, least)) fl__order_drop_fills(w), fl__order_uses(o, l);
         for (int64_t i = 0; runs && i < o->n_groups; i++) fl__group_announce(o->group[i], l);
     }
-    fl_heap_free(w);
     if (!failed) fl_error_clear(); /* without memory there are no groups */
-    if (numbers && o->n_groups) return o;
-    if (numbers) fl__order_free(o);
-    else fl_heap_free(o);
-    return NULL;
+    const bool grouped = filled && o->n_groups;
+    if (filled && !grouped) fl__order_free(o);
+    else if (!filled) fl_heap_free(numbers), fl_heap_free(o);
+    fl_heap_free(filled);
+    fl_heap_free(w);
+    return grouped ? o : NULL;
 }
 
 FL_PRIVATE void fl__order_free(fl__order *o) {
