@@ -254,6 +254,17 @@ static fl_rng *generator(void) { return vm.p->own_generator && !below(3) ? &vm.r
 static T do_dropout(T a, T b, double k) {
     return (void)b, (void)k, fl_dropout(as_float(a), 0.3, generator());
 }
+static T do_dropped_sum(T a, T b, double k) {
+    T x = fl_dropout(full(fl_mul(as_float(a), fl_num(k))), 0.5, generator());
+    return fl_dropout(fl_maximum(fl_add(x, fl_cast(b, float_of(a))), fl_num(-1)), 0.1, generator());
+}
+static T do_noise(T a, T b, double k) {
+    const int64_t n = vm.rows * vm.cols;
+    T u = fl_mul(fl_uniform(FL_SHAPE(n), -1, 1, float_of(a), generator()), fl_num(k));
+    u = fl_sub(fl_normal(FL_SHAPE(n), k, 2, float_of(a), generator()), u);
+    u = fl_mul(u, fl_arange(k, (double)n + k, 1, float_of(b)));
+    return fl_add(fl_reshape(u, whole()), b);
+}
 static T do_uniform(T a, T b, double k) {
     const fl_dtype d = some_dtype();
     T u = fl_uniform(whole(), -1, 1 + k * k, fl_dtype_is_float(d) ? d : FL_F32, generator());
@@ -317,7 +328,8 @@ static const struct {
     S(concat, 4), S(stack, 2), S(empty, 5), S(full, 2), S(numbers, 5), S(add_to_zeros, 4),
     S(flip, 3), S(roll, 2), S(clone, 3), S(reversed, 3), S(row, 3), S(column, 3), S(reshaped, 3),
     S(transposed, 4), S(scale, 4), S(assign, 4), S(assign_part, 8), S(move_part, 6), S(add_part, 6),
-    S(fill_part, 4), S(accumulate, 3), S(dropout, 5), S(uniform, 3), S(normal, 3), S(randint, 3), S(train, 5),
+    S(fill_part, 4), S(accumulate, 3), S(dropout, 5), S(dropped_sum, 4), S(noise, 3), S(uniform, 3),
+    S(normal, 3), S(randint, 3), S(train, 5),
     S(dropped_gradient, 3), S(constant, 2), S(new_constant, 2), S(host, 2),
 #undef S
 };

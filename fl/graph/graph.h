@@ -412,18 +412,21 @@ typedef struct fl__plan_rerun {
     fl__list_run_state state;
 } fl__plan_rerun;
 
+/* Moves the random numbers of c, if it draws any, from those of p's round to those of this one. */
+static void fl__call_draw(const fl__plan *p, const fl_graph_call *c, fl_rng from) {
+    fl_rng *rng = fl_op_rng(c->call.op, (void *)(uintptr_t)c->call.args);
+    if (rng && !c->fixed_rng) rng->counter += from.counter - p->begin.counter;
+}
+
 static bool fl__plan_calls(void *user) {
     fl__plan_rerun *r = user;
     fl__plan *p = r->p;
     bool ok = true;
     fl__grouped_call made;
-    for (int i = 0; i < (p->in_groups ? p->order->n : p->list.l.n); i++) {
+    for (int i = 0; i < p->list.l.n; i++) fl__call_draw(p, &p->list.l.call[i], r->from);
+    for (int i = 0; ok && i < (p->in_groups ? p->order->n : p->list.l.n); i++) {
         const fl_graph_call *c =
             p->in_groups ? fl__order_call(p->order, &p->list.l, i, &made) : &p->list.l.call[i];
-        fl_rng *rng = fl_op_rng(c->call.op, (void *)(uintptr_t)c->call.args);
-        if (rng && !c->fixed_rng) /* behind a call that failed too: all move together */
-            rng->counter += r->from.counter - p->begin.counter;
-        if (!ok) continue;
         fl__call_enter(&r->state, c);
         ok = c->fn ? c->fn(c->user) : !c->call.op || fl_call_run_taken(&c->call, c->state);
         fl__call_leave(c);

@@ -9,7 +9,10 @@
 
    A value that is one number everywhere, made by `fill` or by a copy of such a value, is a constant of the
    groups that read it, in whatever shape. The call that makes it is left out if nothing else reads the value,
-   else it stays a call: a group would write the value no faster. */
+   else it stays a call: a group would write the value no faster.
+
+   What `random`, `iota` and, of a value that the group has not computed, `dropout` make is computed block by
+   block on the cpu: an input of the program without memory. */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -35,6 +38,7 @@ typedef struct fl__group {
     int n_calls, call[FL__GROUP_CALLS];
     int n_in, n_out, n_numbers;
     fl__operand_of in[FL__GROUP_INPUTS], out[FL_FORMULA_OUTPUTS];
+    uint8_t generated; /* bit j: input j is no operand, but what call in[j].call makes of input in[j].k */
     uint8_t shares[FL_FORMULA_OUTPUTS]; /* bit m: out[k] may have the memory of in[m], if that dies here */
     fl_dtype dtype; /* of its numbers */
     fl__row_program *rows; /* NULL: a call of `formula`: */
@@ -62,7 +66,7 @@ FL_PRIVATE bool fl__order_fits(const fl__order *o, const fl_graph_list *l);
 typedef struct fl__grouped_call {
     fl_graph_call call;
     fl_formula_args args;
-    const fl__group *group; /* of rows: call.user is this struct */
+    const fl__group *group; /* of rows, or with generated inputs: call.user is this struct */
     const fl_graph_list *list;
 } fl__grouped_call;
 FL_PRIVATE const fl_graph_call *fl__order_call(const fl__order *o, const fl_graph_list *l, int i,
@@ -74,6 +78,9 @@ FL_PRIVATE fl__group *fl__group_of(fl__grouping *w, const int *call, int n);
 /* A copy of g that o owns; NULL without memory. */
 FL_PRIVATE fl__group *fl__order_keep(fl__order *o, const fl__group *g);
 FL_PRIVATE bool fl__has_shipped_slot(int backend, fl_op op);
+/* Maps the buffers of c's operands; unmaps the first n of them. */
+FL_PRIVATE bool fl__operands_map(const fl_call *c);
+FL_PRIVATE void fl__operands_unmap(const fl_call *c, int n);
 /* True if another than the list refers to the value. */
 FL_PRIVATE bool fl__is_held(const fl_graph_value *v);
 #ifndef __cplusplus
@@ -94,7 +101,7 @@ static inline int fl__value_at(const fl_graph_list *l, fl__operand_of at) {
 #if defined(FL_IMPL_ONLY_GRAPH_GROUP) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
 #ifndef FL_GRAPH_GROUP_IMPL
 #define FL_GRAPH_GROUP_IMPL
-#include "../../kernels/cpu/formula.h"
+#include "../../kernels/cpu/elementwise.h"
 #include "rows.h"
 #include <limits.h>
 #include <string.h>
@@ -130,6 +137,7 @@ struct fl__grouping {
     fl__order *o;
     int *reads; /* of each value, by the calls to come */
     fl__filled *filled; /* of each value */
+    bool runs;          /* here */
     fl__open_group open[FL__OPEN_GROUPS];
 };
 
@@ -158,12 +166,13 @@ static bool fl__is_exact(const fl_tensor *t) {
 }
 
 /* The dtype of c's numbers if it can be in a group, else NONE. */
-static fl_dtype fl__group_dtype(const fl_call *c, int64_t least) {
+static fl_dtype fl__group_dtype(const fl__grouping *w, const fl_call *c, int64_t least) {
     const fl_op_info *info = fl_op_get_info(c->op);
     const bool formula = info && info->arity && info->cls != FL_CLASS_INT && info->cls != FL_CLASS_BOOL;
     const fl_tensor *y = fl__first_output(c);
     fl_dtype d = FL_DTYPE_NONE;
     if (!info || !y || fl_numel(y) < least || !fl__has_shipped_slot(y->backend, c->op)) return d;
+    if (w->runs && !y->backend && fl__generates(c)) return fl_is_contiguous(y) ? y->dtype : d;
     if (!formula && c->op != FL_OP_where && c->op != FL_OP_copy && c->op != FL_OP_grad1 &&
         c->op != FL_OP_grad2)
         return d;
@@ -279,13 +288,30 @@ static int fl__group_operand(fl__grouping *w, fl__open_group *g, int i, int k) {
     return j;
 }
 
-/* Adds the steps of c with operands in[] to g's program; out[k]: the index of out[k]. */
-static bool fl__group_steps(fl__open_group *g, const fl_call *c, const int in[], int out[]) {
+/* The index of what call i makes of its operand, which has index x (-1: none); -1 if it does not fit. The
+   operand must be an input, or a copy of one, and dense. */
+static int fl__group_generated(fl__grouping *w, fl__open_group *g, int i, int x) {
+    const int j = g->g.n_in;
+    if (j == FL__GROUP_INPUTS || x >= j || (x >= 0 && g->g.generated >> x & 1) ||
+        (x >= 0 && !fl_is_contiguous(fl__operand_at(w->l, g->g.in[x]))))
+        return -1;
+    g->g.in[j] = (fl__operand_of){i, x};
+    g->in_value[j] = -1;
+    g->b.logical[j] = false;
+    g->g.generated |= (uint8_t)(1u << j);
+    g->g.args.program.n_in = (uint8_t)(g->g.n_in = j + 1);
+    return j;
+}
+
+/* Adds the steps of call i with operands in[] to g's program; out[k]: the index of out[k]. */
+static bool fl__group_steps(fl__grouping *w, fl__open_group *g, int i, const int in[], int out[]) {
+    const fl_call *c = &w->l->call[i].call;
     const fl_formula_vtable steps = {fl__group_number, fl__group_step, &g->b};
     void *x[FL_FORMULA_INPUTS], *y[FL_FORMULA_OUTPUTS];
     fl_op op = c->op;
     fl_program which = FL_PROGRAM_Y;
     if (op == FL_OP_copy) return out[0] = in[0], true;
+    if (fl__generates(c)) return (out[0] = fl__group_generated(w, g, i, c->n_in ? in[0] : -1)) >= 0;
     if (op == FL_OP_where) return (out[0] = fl_formula_build_step(&g->b, FL_PRIMITIVE_where, in)) >= 0;
     if (op == FL_OP_grad1 || op == FL_OP_grad2) {
         op = ((const fl_grad_args *)c->args)->op;
@@ -321,7 +347,7 @@ static bool fl__group_add(fl__grouping *w, fl__open_group *g, int i, fl_dtype d,
     if (g->g.n_calls == FL__GROUP_CALLS || g->g.dtype != d || g->state != rec->state) return false;
     for (int k = 0; k < c->n_in; k++)
         if ((in[k] = fl__group_operand(w, g, i, k)) < 0) return false;
-    if (!fl__group_steps(g, c, in, out)) return false;
+    if (!fl__group_steps(w, g, i, in, out)) return false;
     for (int k = 0; k < c->n_out; k++) {
         const fl_tensor *t = c->out[k];
         if (!t) continue;
@@ -365,6 +391,7 @@ static void fl__group_shrink(fl__open_group *g, const fl__group_sizes *to) {
            (size_t)(f->n_constants - to->n_constants) * sizeof *f->constant);
     f->n_steps = (uint8_t)to->n_steps, f->n_constants = (uint8_t)to->n_constants;
     f->n_in = (uint8_t)(g->g.n_in = to->n_in), f->conditions = to->conditions;
+    g->g.generated &= (uint8_t)((1u << to->n_in) - 1);
     g->g.n_calls = to->n_calls, g->g.n_numbers = to->n_numbers;
     g->n_computed = to->n_computed, g->like = to->like;
 }
@@ -488,7 +515,7 @@ static bool fl__group_begin(fl__grouping *w, int i, fl_dtype d) {
 
 static void fl__group_call(fl__grouping *w, int i, int64_t least) {
     const fl_graph_call *c = &w->l->call[i];
-    const fl_dtype d = fl__is_fill(w, i) ? FL_DTYPE_NONE : fl__group_dtype(&c->call, least);
+    const fl_dtype d = fl__is_fill(w, i) ? FL_DTYPE_NONE : fl__group_dtype(w, &c->call, least);
     fl__open_group *to = d != FL_DTYPE_NONE ? fl__group_near(w, c) : NULL;
     bool joined = false;
     for (int o = 0; o < FL__OPEN_GROUPS; o++) {
@@ -506,9 +533,9 @@ static void fl__group_call(fl__grouping *w, int i, int64_t least) {
 
 FL_PRIVATE fl__group *fl__group_of(fl__grouping *w, const int *call, int n) {
     fl__open_group *g = &w->open[0]; /* none is open any more, and no call is to come: all results are kept */
-    const fl_dtype d = fl__group_dtype(&w->l->call[call[0]].call, 0);
+    const fl_dtype d = fl__group_dtype(w, &w->l->call[call[0]].call, 0);
     if (d == FL_DTYPE_NONE || !fl__group_begin(w, call[0], d)) return NULL;
-    for (int i = 1; i < n && fl__group_dtype(&w->l->call[call[i]].call, 0) == d; i++)
+    for (int i = 1; i < n && fl__group_dtype(w, &w->l->call[call[i]].call, 0) == d; i++)
         if (!fl__group_join(w, g, call[i], d)) break;
     g->used = false;
     return fl__group_end(w, g);
@@ -583,6 +610,7 @@ FL_PRIVATE fl__order *fl__order_new(const fl_graph_list *l, int64_t least, bool 
         *o = (fl__order){.run = numbers, .first = numbers + l->n,
                          .last = numbers + l->n + l->n_values, .tables = fl__table_changes()};
         w->l = l, w->o = o, w->reads = o->last + l->n_values, w->filled = filled;
+        w->runs = runs;
         for (int64_t i = 0; i < l->n_values; i++)
             filled[i] = (fl__filled){.from = INT_MAX, .until = INT_MIN};
         for (int i = 0; i < l->n; i++) fl__note_fill(w, i);
@@ -628,6 +656,33 @@ FL_PRIVATE bool fl__order_fits(const fl__order *o, const fl_graph_list *l) {
     return true;
 }
 
+FL_PRIVATE bool fl__operands_map(const fl_call *c) {
+    for (int k = 0; k < c->n_out + c->n_in; k++)
+        if (!fl__buffer_map((k < c->n_out ? c->out[k] : c->in[k - c->n_out])->buffer))
+            return fl__operands_unmap(c, k), false;
+    return true;
+}
+
+FL_PRIVATE void fl__operands_unmap(const fl_call *c, int n) {
+    while (n--) fl_buffer_unmap((n < c->n_out ? c->out[n] : c->in[n - c->n_out])->buffer);
+}
+
+/* Runs a group with generated inputs: user is its fl__grouped_call. */
+static bool fl__generated_run(void *user) {
+    const fl__grouped_call *made = user;
+    const fl__group *g = made->group;
+    const fl_call *c = &made->call.call;
+    fl__generator from[FL__GROUP_INPUTS] = {{.sequence = NULL}};
+    if (!fl__operands_map(c)) return false;
+    for (int j = 0; j < g->n_in; j++)
+        if (g->generated >> j & 1)
+            fl__generator_begin(&from[j], &made->list->call[g->in[j].call].call,
+                                g->in[j].k < 0 ? NULL : fl__operand_at(made->list, g->in[g->in[j].k]));
+    const bool ok = fl__program_run(c, g->dtype, from);
+    fl__operands_unmap(c, c->n_out + c->n_in);
+    return ok;
+}
+
 FL_PRIVATE const fl_graph_call *fl__order_call(const fl__order *o, const fl_graph_list *l, int i,
                                                fl__grouped_call *made) {
     if (o->run[i] >= 0) return &l->call[o->run[i]];
@@ -643,15 +698,18 @@ FL_PRIVATE const fl_graph_call *fl__order_call(const fl__order *o, const fl_grap
         made->args = g->args;
         for (int k = 0; k < g->n_numbers; k++)
             made->args.program.constant[g->constant[k]] = fl__operand_at(l, g->number[k])->f64;
-        fl_call_begin(&c->call, fl_op_formula, g->n_out, g->n_in, &made->args);
+        fl_call_begin(&c->call, fl_op_formula, g->n_out, g->n_in - __builtin_popcount(g->generated),
+                      &made->args);
+        if (g->generated) made->group = g, made->list = l, c->fn = fl__generated_run, c->user = made;
     }
     for (int k = 0; k < g->n_out; k++) {
         c->call.out[k] = l->call[g->out[k].call].call.out[g->out[k].k];
         c->value[k] = fl__value_at(l, g->out[k]);
     }
-    for (int k = 0; k < g->n_in; k++) {
-        c->call.in[k] = l->call[g->in[k].call].call.in[g->in[k].k - 4];
-        c->value[4 + k] = fl__value_at(l, g->in[k]);
+    for (int j = 0, k = 0; j < g->n_in; j++) {
+        if (g->generated >> j & 1) continue;
+        c->call.in[k] = l->call[g->in[j].call].call.in[g->in[j].k - 4];
+        c->value[4 + k++] = fl__value_at(l, g->in[j]);
     }
     return c;
 }

@@ -200,7 +200,7 @@ static bool fl__row_add_program(fl__row_plan *p, const fl__group *g) {
     fl__row_shape(p, y, g->dtype);
     fl__row_step *s = &p->r.step[p->r.n_steps];
     *s = (fl__row_step){.group = g, .column = !fl__has_rows(&p->r, y, false)};
-    if (g->dtype != p->r.dtype || y->backend) return false;
+    if (g->dtype != p->r.dtype || y->backend || g->generated) return false;
     for (int k = 0; k < g->n_in; k++) {
         bool spread;
         const int v = fl__row_read(p, g->in[k], s->column, &spread);
@@ -505,19 +505,16 @@ FL_PRIVATE bool fl__rows_run(void *call) {
     const fl__row_program *r = made->group->rows;
     const fl_call *c = &made->call.call;
     fl__row_job j = {.r = r, .c = c};
-    int n = 0;
-    bool ok = true;
-    for (; ok && n < c->n_out + c->n_in; n++)
-        ok = fl__buffer_map((n < c->n_out ? c->out[n] : c->in[n - c->n_out])->buffer) != NULL;
-    if (!ok) n--;
-    ok = ok && fl__row_job_begin(&j, made->list) &&
-         (r->bytes <= FL__ROW_STACK || fl__scratch_open(&j.scratch, r->rows, r->bytes, 0, fl_op_name(c->op)));
+    if (!fl__operands_map(c)) return false;
+    const bool ok =
+        fl__row_job_begin(&j, made->list) &&
+        (r->bytes <= FL__ROW_STACK || fl__scratch_open(&j.scratch, r->rows, r->bytes, 0, fl_op_name(c->op)));
     if (ok) {
         fl_parallel(r->rows, fl__max(r->window, FL__GRAIN / r->n), fl__row_task, &j);
         if (j.scratch.buffer) fl__scratch_close(&j.scratch);
         __atomic_fetch_add(&fl__rows_ran, 1, __ATOMIC_RELAXED);
     }
-    while (n--) fl_buffer_unmap((n < c->n_out ? c->out[n] : c->in[n - c->n_out])->buffer);
+    fl__operands_unmap(c, c->n_out + c->n_in);
     return ok;
 }
 

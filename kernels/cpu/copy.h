@@ -5,6 +5,8 @@
 #ifndef FL_CPU_COPY_H
 #define FL_CPU_COPY_H
 #include "slots.h"
+/* The sequence of iota in dtype d, its argument an fl_iota_args; NULL if there is none. */
+FL_PRIVATE fl__sequence fl__iota_sequence(fl_dtype d);
 #endif
 
 #if defined(FL_IMPL_ONLY_CPU_COPY) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
@@ -323,13 +325,15 @@ static void fl__iota_i64(void *dst, int64_t begin, int64_t n, const void *arg) {
         y[i] = flm_add_i64(a->i_start, flm_mul_i64(begin + i, a->i_step));
 }
 
+FL_PRIVATE fl__sequence fl__iota_sequence(fl_dtype d) {
+    return d == FL_I64 ? fl__iota_i64 : d == FL_F32 ? fl__iota_f32 : d == FL_F64 ? fl__iota_f64 : NULL;
+}
+
 FL_PRIVATE bool fl__cpu_iota(const fl_backend *self, const fl_call *c) {
-    static const fl__sequence sequences[FL_DTYPE_COUNT] = {
-        [FL_I64] = fl__iota_i64, [FL_F32] = fl__iota_f32, [FL_F64] = fl__iota_f64};
     (void)self;
     fl_tensor *y = c->out[0];
-    if (!sequences[y->dtype]) return fl__no_kernel(c, y->dtype);
-    return fl__fill_sequence(y, sequences[y->dtype], c->args);
+    const fl__sequence sequence = fl__iota_sequence(y->dtype);
+    return sequence ? fl__fill_sequence(y, sequence, c->args) : fl__no_kernel(c, y->dtype);
 }
 
 FL__LOOPS_END

@@ -10,8 +10,12 @@
 #include "slots.h"
 #include "formula.h"
 #include "primitives.h"
+#include "random.h"
 /* Registers the slot of formula. */
 FL_PRIVATE void fl__cpu_formula_slots(fl_backend *cpu);
+/* Runs a record of formula whose numbers are of dtype d, f32 or f64, and whose outputs are dense. Inputs i
+   with from[i].sequence are no operands of the record, but generated. */
+FL_PRIVATE bool fl__program_run(const fl_call *c, fl_dtype d, const fl__generator from[]);
 #endif
 
 #if defined(FL_IMPL_ONLY_CPU_ELEMENTWISE) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
@@ -215,6 +219,25 @@ static bool fl__cpu_program(const fl_backend *self, const fl_call *c) {
     const fl_formula_args *a = fl_formula_args_of(c, &d);
     (void)self;
     return a && fl__run_program(c, fl__single_loop(&a->program, fl_dtype_wide(d)), &a->program, d);
+}
+
+FL_PRIVATE bool fl__program_run(const fl_call *c, fl_dtype d, const fl__generator from[]) {
+    const fl_formula *f = &((const fl_formula_args *)c->args)->program;
+    _Alignas(FL_ALIGN) char constants[FL__FORMULA_MEMORY];
+    fl__executor e;
+    fl__pass p;
+    const void *arg;
+    if (!fl__executor_begin(&e, f, d)) return fl__no_kernel(c, d);
+    e.streaming = true;
+    fl__executor_fill(&e, constants);
+    fl__pass_begin(&p, fl__executor_loop(&e, fl_numel(c->out[0]), false, &arg), NULL);
+    p.arg = arg;
+    for (int k = 0; k < c->n_out; k++) fl__pass_add(&p, c->out[k], FL_WRITE, d);
+    for (int i = 0, k = 0; i < f->n_in; i++)
+        if (from[i].sequence) fl__pass_add_sequence(&p, from[i].sequence, from[i].arg);
+        else fl__pass_add(&p, c->in[k++], FL_READ, d);
+    fl__pass_run(&p, fl_numel(c->out[0]));
+    return true;
 }
 
 FL_PRIVATE void fl__cpu_formula_slots(fl_backend *cpu) {

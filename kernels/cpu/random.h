@@ -5,6 +5,7 @@
 #ifndef FL_CPU_RANDOM_H
 #define FL_CPU_RANDOM_H
 #include "../../fl/records/random.h"
+#include "copy.h"
 #include "slots.h"
 /* Registers the slots of this file. */
 FL_PRIVATE void fl__cpu_random_slots(fl_backend *cpu);
@@ -12,6 +13,24 @@ FL_PRIVATE void fl__cpu_random_slots(fl_backend *cpu);
 /* Writes n words of the generator from word `first` on, a multiple of 4; w has space for n rounded up to a
    multiple of 4. */
 FL_PRIVATE void fl__random_words(uint32_t *w, fl_rng rng, int64_t first, int64_t n);
+/* The result of a call of random, iota or dropout as a sequence by row-major position. */
+typedef struct fl__dropping {
+    double scale;
+    int32_t drop; /* drops elements whose number is below drop * 2^-24 */
+    fl_rng rng;
+    const char *row[2]; /* x and y if contiguous, else NULL */
+    int size;
+    fl__loop loop;
+} fl__dropping;
+typedef struct fl__generator {
+    fl__sequence sequence;
+    const void *arg;
+    fl__dropping dropping; /* whose arg it is, for dropout */
+} fl__generator;
+/* True if c is a call of those with such a sequence of f32 or f64. */
+FL_PRIVATE bool fl__generates(const fl_call *c);
+/* That of a call for which this is true. x: its operand for dropout, dense and mapped. */
+FL_PRIVATE void fl__generator_begin(fl__generator *g, const fl_call *c, const fl_tensor *x);
 
 #endif /* FL_CPU_RANDOM_H: stop here if you only want the declarations */
 
@@ -98,14 +117,6 @@ FL_PRIVATE bool fl__cpu_random(const fl_backend *self, const fl_call *c) {
                     : fl__no_kernel(c, c->out[0]->dtype);
 }
 
-typedef struct fl__dropping {
-    double scale;
-    int32_t drop; /* drops elements whose number is below drop * 2^-24 */
-    fl_rng rng;
-    const char *row[2]; /* x and y if contiguous, else NULL */
-    int size;
-} fl__dropping;
-
 /* Prefetches x and y for the loop while the random words are computed. */
 static void fl__dropout_words(void *dst, int64_t begin, int64_t n, const void *arg) {
     enum { STEP = 128, LINE = 64 };
@@ -124,26 +135,59 @@ static void fl__dropout_words(void *dst, int64_t begin, int64_t n, const void *a
 #include "levels.inc"
 static const fl__loop fl__dropout_loops[FL__VARIANTS] = {FL__AT_FLOATS(fl__dropout_loop)};
 
+/* Of dtype d. */
+static fl__dropping fl__dropping_of(const fl_dropout_args *a, fl_dtype d) {
+    return (fl__dropping){.scale = 1.0 / (1.0 - a->p), .rng = a->rng, .size = (int)fl_dtype_size(d),
+                          .drop = (int32_t)ceil((double)(float)a->p * 0x1p24),
+                          .loop = fl__dropout_loops[fl__variant(fl_dtype_wide(d))]};
+}
+
 static bool fl__cpu_dropout(const fl_backend *self, const fl_call *c) {
     (void)self;
-    const fl_dropout_args *args = c->args;
-    fl__dropping drop = {.scale = 1.0 / (1.0 - args->p), .rng = args->rng,
-                         .drop = (int32_t)ceil((double)(float)args->p * 0x1p24)};
     fl_tensor *y = c->out[0];
     if (!fl_dtype_is_float(y->dtype)) return fl__no_kernel(c, y->dtype);
     if (!fl_out_make(y)) return false;
+    fl__dropping drop = fl__dropping_of(c->args, y->dtype);
     fl_tensor *row[2] = {c->in[0], y};
     for (int k = 0; k < 2; k++)
         if (!row[k]->weak && fl_is_contiguous(row[k])) drop.row[k] = fl_data(row[k]);
-    drop.size = (int)fl_dtype_size(y->dtype);
     fl__pass p;
     const fl_dtype wide = fl_dtype_wide(y->dtype);
-    fl__pass_begin(&p, fl__dropout_loops[fl__variant(wide)], &drop);
+    fl__pass_begin(&p, drop.loop, &drop);
     fl__pass_add_wide(&p, y, FL_WRITE, wide);
     fl__pass_add_wide(&p, c->in[0], FL_READ, wide);
     fl__pass_add_sequence(&p, fl__dropout_words, &drop);
     fl__pass_run(&p, fl_numel(y));
     return true;
+}
+
+/* Dropout of a->row[0]. */
+static void fl__dropped(void *dst, int64_t begin, int64_t n, const void *arg) {
+    const fl__dropping *a = arg;
+    uint32_t w[FL__BLOCK];
+    fl__dropout_words(w, begin, n, a);
+    a->loop((void *[]){dst, (char *)(uintptr_t)a->row[0] + begin * a->size, w}, n, a);
+}
+
+FL_PRIVATE bool fl__generates(const fl_call *c) {
+    const fl_dtype d = c->out[0] ? c->out[0]->dtype : FL_DTYPE_NONE;
+    if (d != FL_F32 && d != FL_F64) return false;
+    return c->op == FL_OP_iota || c->op == fl_op_dropout ||
+           (c->op == FL_OP_random && fl__distribution(((const fl_random_args *)c->args)->dist, d));
+}
+
+FL_PRIVATE void fl__generator_begin(fl__generator *g, const fl_call *c, const fl_tensor *x) {
+    const fl_dtype d = c->out[0]->dtype;
+    g->arg = c->args;
+    if (c->op == FL_OP_iota) {
+        g->sequence = fl__iota_sequence(d);
+    } else if (c->op == FL_OP_random) {
+        g->sequence = fl__distribution(((const fl_random_args *)c->args)->dist, d);
+    } else {
+        g->dropping = fl__dropping_of(c->args, d);
+        g->dropping.row[0] = fl_data(x);
+        g->sequence = fl__dropped, g->arg = &g->dropping;
+    }
 }
 
 FL_PRIVATE void fl__cpu_random_slots(fl_backend *cpu) {
