@@ -132,6 +132,14 @@ static T do_casts(T a, T b, double k) {
     return (void)k, fl_add(fl_cast(a, d), fl_cast(b, e));
 }
 
+/* Between the dtypes that groups have, and b8. */
+static T do_wide_casts(T a, T b, double k) {
+    const fl_dtype wide[] = {FL_F32, FL_F64, FL_B8};
+    T x = fl_mul(fl_cast(a, wide[below(2)]), fl_num(k));
+    x = fl_mul(fl_cast(x, wide[below(3)]), fl_cast(b, wide[below(2)]));
+    T y = fl_add(fl_cast(x, wide[below(3)]), x);
+    return below(3) ? fl_sub(fl_cast(y, wide[below(2)]), fl_cast(fl_lt(x, y), wide[below(2)])) : y;
+}
 static T do_softmax_in_parts(T a, T b, double k) {
     T e = fl_exp(fl_sub(as_float(a), fl_amax(as_float(a), along(-1))));
     return (void)b, (void)k, fl_div(e, fl_sum(e, along(-1)));
@@ -323,8 +331,8 @@ static const struct {
 #define S(name, weight) {#name, do_##name, weight}
     S(add, 6), S(sub, 4), S(mul, 6), S(div, 3), S(mul_number, 4), S(number_add, 3), S(maximum, 3),
     S(minimum, 3), S(tanh, 3), S(exp, 3), S(gelu, 2), S(relu, 2), S(compare, 2), S(where, 4), S(cast, 6),
-    S(casts, 4), S(softmax_in_parts, 4), S(norm_in_parts, 4), S(sum, 4), S(mean, 3), S(variance, 2),
-    S(softmax, 3), S(cumsum, 2), S(layer_norm, 2), S(sort, 2), S(gather, 3), S(scatter, 2), S(matmul, 3),
+    S(casts, 4), S(wide_casts, 5), S(softmax_in_parts, 4), S(norm_in_parts, 4), S(sum, 4), S(mean, 3),
+    S(variance, 2), S(softmax, 3), S(cumsum, 2), S(layer_norm, 2), S(sort, 2), S(gather, 3), S(scatter, 2), S(matmul, 3),
     S(concat, 4), S(stack, 2), S(empty, 5), S(full, 2), S(numbers, 5), S(add_to_zeros, 4),
     S(flip, 3), S(roll, 2), S(clone, 3), S(reversed, 3), S(row, 3), S(column, 3), S(reshaped, 3),
     S(transposed, 4), S(scale, 4), S(assign, 4), S(assign_part, 8), S(move_part, 6), S(add_part, 6),

@@ -772,6 +772,47 @@ static fl_tensor *noisy_and_counted(fl_tensor **x) {
     return fl_scope_return(&s, fl_maximum(y, fl_normal(FL_SHAPE(n), 1, 2, d, NULL)));
 }
 
+/* Casts from and to b8, and between f32 and f64, that the group computes, reads, writes and reads again. */
+static fl_tensor *cast_conditions(fl_tensor **x) {
+    fl_scope s = fl_scope_begin();
+    const fl_dtype d = x[0]->dtype;
+    fl_tensor *mask = fl_cast(fl_gt(x[0], fl_num(0)), d), *odd = fl_cast(fl_floor(x[0]), FL_B8);
+    return fl_scope_return(&s, fl_where(odd, fl_mul(mask, x[0]), fl_sub(fl_num(1), fl_cast(odd, d))));
+}
+
+static fl_tensor *cast_numbers(fl_tensor **x) {
+    fl_scope s = fl_scope_begin();
+    const fl_dtype d = x[0]->dtype, other = d == FL_F32 ? FL_F64 : FL_F32;
+    fl_tensor *a = fl_exp(fl_cast(x[0], other)), *b = fl_cast(fl_mul(a, fl_num(1 / 3.)), d);
+    return fl_scope_return(&s, fl_add(fl_cast(fl_cast(b, other), d), fl_mul(b, x[0])));
+}
+
+TEST(casts_join_groups) {
+    enum { ROWS = 70, N = 1003 };
+    static const rows_fn fns[] = {cast_conditions, cast_numbers};
+    for (int f64 = 0; f64 < 2; f64++)
+        for (size_t f = 0; f < sizeof fns / sizeof *fns; f++) {
+            fl_scope s = fl_scope_begin();
+            const int64_t bytes = (int64_t)ROWS * N * (f64 ? 8 : 4);
+            fl_tensor *x[] = {fl_normal(FL_SHAPE(ROWS, N), 0, 1, f64 ? FL_F64 : FL_F32, NULL)};
+            int64_t eager = 0, most = 0;
+            fl_tensor *want = in_mode(0, fns[f], x, 1, &eager);
+            for (int mode = 1; mode < 4; mode++) {
+                fl_tensor *got = in_mode(mode, fns[f], x, 4, &most);
+                bool ok = CHECK(same_bits(got, want));
+                if (mode < 3) /* the result, and what two groups of cast_numbers share */
+                    ok &= CHECK(most < (f ? 3 : 1.5) * (double)bytes);
+                if (!ok)
+                    printf("  fn %d, mode %d: %lld bytes, %lld eager\n", (int)f, mode, (long long)most,
+                           (long long)eager);
+                fl_drop(got);
+            }
+            fl_drop(want);
+            fl_scope_end(&s);
+        }
+    CHECK_NOTHING_LIVES();
+}
+
 TEST(groups_draw_the_numbers_of_their_calls) {
     enum { ROWS = 70, N = 1003, STEPS = 4 };
     static const rows_fn fns[] = {dropped_and_added, noisy_and_counted};

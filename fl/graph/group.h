@@ -1,15 +1,18 @@
 /* fl/graph/group.h - groups: element-wise calls of a list that run as one call of `formula`
 
-   A group's calls have one shape, one dtype (f32 or f64) and the shipped slots of the cpu backend, or of
-   cuda while it compiles programs (fl_compile): a replaced one is called. It runs where the first call comes
-   that must see its results, or change what it reads; what only its calls use is never stored. Groups are
-   made of calls in program order: a call joins the open group that made what it reads, else one that reads
-   the same; two groups that meet in a call are joined if no order forbids it. Their results have the bits of
-   the calls.
+   A group's calls have one shape, but for casts one dtype (f32 or f64), and the shipped slots of the cpu
+   backend, or of cuda while it compiles programs (fl_compile): a replaced one is called. It runs where the
+   first call comes that must see its results, or change what it reads; what only its calls use is never
+   stored. Groups are made of calls in program order: a call joins the open group that made what it reads,
+   else one that reads the same; two groups that meet in a call are joined if no order forbids it. Their
+   results have the bits of the calls.
 
    A value that is one number everywhere, made by `fill` or by a copy of such a value, is a constant of the
    groups that read it, in whatever shape. The call that makes it is left out if nothing else reads the value,
    else it stays a call: a group would write the value no faster.
+
+   Between b8 and numbers a cast is steps of the program. Between f32 and f64 it converts what the group reads
+   or writes, on the cpu: what it makes in the other dtype, the group does not read.
 
    What `random`, `iota` and, of a value that the group has not computed, `dropout` make is computed block by
    block on the cpu: an input of the program without memory. */
@@ -38,6 +41,7 @@ typedef struct fl__group {
     int n_calls, call[FL__GROUP_CALLS];
     int n_in, n_out, n_numbers;
     fl__operand_of in[FL__GROUP_INPUTS], out[FL_FORMULA_OUTPUTS];
+    bool mixed;        /* it reads or writes both f32 and f64 */
     uint8_t generated; /* bit j: input j is no operand, but what call in[j].call makes of input in[j].k */
     uint8_t shares[FL_FORMULA_OUTPUTS]; /* bit m: out[k] may have the memory of in[m], if that dies here */
     fl_dtype dtype; /* of its numbers */
@@ -66,7 +70,7 @@ FL_PRIVATE bool fl__order_fits(const fl__order *o, const fl_graph_list *l);
 typedef struct fl__grouped_call {
     fl_graph_call call;
     fl_formula_args args;
-    const fl__group *group; /* of rows, or with generated inputs: call.user is this struct */
+    const fl__group *group; /* of rows, mixed, or with generated inputs: call.user is this struct */
     const fl_graph_list *list;
 } fl__grouped_call;
 FL_PRIVATE const fl_graph_call *fl__order_call(const fl__order *o, const fl_graph_list *l, int i,
@@ -165,6 +169,17 @@ static bool fl__is_exact(const fl_tensor *t) {
     return fl_dtype_is_float(t->dtype) || (t->i64 > -(1LL << 53) && t->i64 < 1LL << 53);
 }
 
+static bool fl__is_wide(fl_dtype d) { return d == FL_F32 || d == FL_F64; }
+
+/* That of a copy from x to y. */
+static fl_dtype fl__copy_dtype(const fl__grouping *w, const fl_tensor *x, const fl_tensor *y) {
+    const bool converts = fl__is_wide(x->dtype) && fl__is_wide(y->dtype) && x->dtype != y->dtype;
+    if (x->weak || x->backend != y->backend || (converts && (!w->runs || y->backend))) return FL_DTYPE_NONE;
+    if (y->dtype == FL_B8) return fl__is_wide(x->dtype) ? x->dtype : FL_DTYPE_NONE;
+    const bool joins = fl__is_wide(y->dtype) && (x->dtype == FL_B8 || fl__is_wide(x->dtype));
+    return joins ? y->dtype : FL_DTYPE_NONE;
+}
+
 /* The dtype of c's numbers if it can be in a group, else NONE. */
 static fl_dtype fl__group_dtype(const fl__grouping *w, const fl_call *c, int64_t least) {
     const fl_op_info *info = fl_op_get_info(c->op);
@@ -177,6 +192,7 @@ static fl_dtype fl__group_dtype(const fl__grouping *w, const fl_call *c, int64_t
         c->op != FL_OP_grad2)
         return d;
     if (!fl__has_shipped_slot(y->backend, fl_op_formula)) return d;
+    if (c->op == FL_OP_copy) return fl__copy_dtype(w, c->in[0], y);
     for (int k = 0; k < c->n_in; k++) {
         const fl_tensor *t = c->in[k];
         if (t->weak && !fl__is_exact(t)) return FL_DTYPE_NONE;
@@ -187,7 +203,7 @@ static fl_dtype fl__group_dtype(const fl__grouping *w, const fl_call *c, int64_t
     }
     for (int k = 0; k < c->n_out; k++)
         if (c->out[k] && c->out[k]->dtype != d && info->cls != FL_CLASS_CMP) return FL_DTYPE_NONE;
-    return d == FL_F32 || d == FL_F64 ? d : FL_DTYPE_NONE;
+    return fl__is_wide(d) ? d : FL_DTYPE_NONE;
 }
 
 /* ---- values that are one number ---- */
@@ -275,7 +291,10 @@ static int fl__group_operand(fl__grouping *w, fl__open_group *g, int i, int k) {
     const int constant = fl__is_number(w, i, k, &number) ? fl_formula_build_number(&g->b, number) : -1;
     if (constant >= 0) return constant;
     const fl__computed *made = fl__computed_of(g, value);
-    if (made) return fl__same_handle(fl__operand_at(w->l, made->at), t) ? made->index : -1;
+    if (made) {
+        const bool as_computed = t->dtype == g->g.dtype || t->dtype == FL_B8; /* not rounded */
+        return as_computed && fl__same_handle(fl__operand_at(w->l, made->at), t) ? made->index : -1;
+    }
     for (int j = 0; j < g->g.n_in; j++)
         if (g->in_value[j] == value && fl__same_handle(fl__operand_at(w->l, g->g.in[j]), t)) return j;
     const int j = g->g.n_in;
@@ -288,13 +307,25 @@ static int fl__group_operand(fl__grouping *w, fl__open_group *g, int i, int k) {
     return j;
 }
 
+/* The index of operand x of dtype `from` as one of dtype `to`; numbers are converted where they are read or
+   written. -1 if it does not fit. */
+static int fl__group_cast(fl__open_group *g, int x, fl_dtype from, fl_dtype to) {
+    if ((from == FL_B8) == (to == FL_B8)) return x;
+    const int zero = fl_formula_build_number(&g->b, 0);
+    const int one = from == FL_B8 ? fl_formula_build_number(&g->b, 1) : 0;
+    if (zero < 0 || one < 0) return -1;
+    if (from == FL_B8) return fl_formula_build_step(&g->b, FL_PRIMITIVE_where, (int[]){x, one, zero});
+    const int is_zero = fl_formula_build_step(&g->b, FL_PRIMITIVE_eq, (int[]){x, zero});
+    return is_zero < 0 ? -1 : fl_formula_build_step(&g->b, FL_PRIMITIVE_bitwise_not, &is_zero);
+}
+
 /* The index of what call i makes of its operand, which has index x (-1: none); -1 if it does not fit. The
    operand must be an input, or a copy of one, and dense. */
 static int fl__group_generated(fl__grouping *w, fl__open_group *g, int i, int x) {
     const int j = g->g.n_in;
-    if (j == FL__GROUP_INPUTS || x >= j || (x >= 0 && g->g.generated >> x & 1) ||
-        (x >= 0 && !fl_is_contiguous(fl__operand_at(w->l, g->g.in[x]))))
-        return -1;
+    if (j == FL__GROUP_INPUTS || x >= j || (x >= 0 && g->g.generated >> x & 1)) return -1;
+    const fl_tensor *t = x < 0 ? NULL : fl__operand_at(w->l, g->g.in[x]);
+    if (t && (t->dtype != g->g.dtype || !fl_is_contiguous(t))) return -1;
     g->g.in[j] = (fl__operand_of){i, x};
     g->in_value[j] = -1;
     g->b.logical[j] = false;
@@ -310,7 +341,8 @@ static bool fl__group_steps(fl__grouping *w, fl__open_group *g, int i, const int
     void *x[FL_FORMULA_INPUTS], *y[FL_FORMULA_OUTPUTS];
     fl_op op = c->op;
     fl_program which = FL_PROGRAM_Y;
-    if (op == FL_OP_copy) return out[0] = in[0], true;
+    if (op == FL_OP_copy)
+        return (out[0] = fl__group_cast(g, in[0], c->in[0]->dtype, c->out[0]->dtype)) >= 0;
     if (fl__generates(c)) return (out[0] = fl__group_generated(w, g, i, c->n_in ? in[0] : -1)) >= 0;
     if (op == FL_OP_where) return (out[0] = fl_formula_build_step(&g->b, FL_PRIMITIVE_where, in)) >= 0;
     if (op == FL_OP_grad1 || op == FL_OP_grad2) {
@@ -417,6 +449,19 @@ FL_PRIVATE fl__group *fl__order_keep(fl__order *o, const fl__group *g) {
     return kept;
 }
 
+static bool fl__is_mixed(const fl_graph_list *l, const fl__group *g) {
+    bool mixed = false;
+    for (int k = 0; k < g->n_out; k++) {
+        const fl_dtype d = fl__operand_at(l, g->out[k])->dtype;
+        mixed |= d != g->dtype && d != FL_B8;
+    }
+    for (int j = 0; j < g->n_in; j++) {
+        const fl_dtype d = g->generated >> j & 1 ? g->dtype : fl__operand_at(l, g->in[j])->dtype;
+        mixed |= d != g->dtype && d != FL_B8;
+    }
+    return mixed;
+}
+
 /* Completes the program of g and keeps it; NULL if it does not fit. */
 static fl__group *fl__group_end(fl__grouping *w, fl__open_group *g) {
     fl__group *r = &g->g;
@@ -438,6 +483,7 @@ static fl__group *fl__group_end(fl__grouping *w, fl__open_group *g) {
         r->constant[n++] = (uint8_t)(at - FL_FORMULA_CONSTANT);
     }
     r->n_numbers = n;
+    r->mixed = fl__is_mixed(w->l, r);
     return fl__order_keep(w->o, r);
 }
 
@@ -517,6 +563,7 @@ static void fl__group_call(fl__grouping *w, int i, int64_t least) {
     const fl_graph_call *c = &w->l->call[i];
     const fl_dtype d = fl__is_fill(w, i) ? FL_DTYPE_NONE : fl__group_dtype(w, &c->call, least);
     fl__open_group *to = d != FL_DTYPE_NONE ? fl__group_near(w, c) : NULL;
+    const bool of_made = to && c->call.op == FL_OP_copy && fl__computed_of(to, c->value[4]);
     bool joined = false;
     for (int o = 0; o < FL__OPEN_GROUPS; o++) {
         fl__open_group *g = &w->open[o];
@@ -524,7 +571,8 @@ static void fl__group_call(fl__grouping *w, int i, int64_t least) {
         if (to && fl__same_layout(g->like, to->like) && fl__group_merge(w, to, g)) g->used = false;
         else fl__group_close(w, g);
     }
-    if (to && !(joined = fl__group_join(w, to, i, d)) && fl__group_clashes(w, to, i)) fl__group_close(w, to);
+    if (to) joined = fl__group_join(w, to, i, of_made ? to->g.dtype : d);
+    if (to && !joined && fl__group_clashes(w, to, i)) fl__group_close(w, to);
     if (!joined && d != FL_DTYPE_NONE) joined = fl__group_begin(w, i, d);
     if (!joined) fl__order_add(w, i);
     for (int k = 0; k < c->call.n_in; k++)
@@ -667,8 +715,8 @@ FL_PRIVATE void fl__operands_unmap(const fl_call *c, int n) {
     while (n--) fl_buffer_unmap((n < c->n_out ? c->out[n] : c->in[n - c->n_out])->buffer);
 }
 
-/* Runs a group with generated inputs: user is its fl__grouped_call. */
-static bool fl__generated_run(void *user) {
+/* Runs a group that is mixed or has generated inputs: user is its fl__grouped_call. */
+static bool fl__group_run(void *user) {
     const fl__grouped_call *made = user;
     const fl__group *g = made->group;
     const fl_call *c = &made->call.call;
@@ -700,7 +748,7 @@ FL_PRIVATE const fl_graph_call *fl__order_call(const fl__order *o, const fl_grap
             made->args.program.constant[g->constant[k]] = fl__operand_at(l, g->number[k])->f64;
         fl_call_begin(&c->call, fl_op_formula, g->n_out, g->n_in - __builtin_popcount(g->generated),
                       &made->args);
-        if (g->generated) made->group = g, made->list = l, c->fn = fl__generated_run, c->user = made;
+        if (g->generated || g->mixed) made->group = g, made->list = l, c->fn = fl__group_run, c->user = made;
     }
     for (int k = 0; k < g->n_out; k++) {
         c->call.out[k] = l->call[g->out[k].call].call.out[g->out[k].k];

@@ -200,7 +200,7 @@ static bool fl__row_add_program(fl__row_plan *p, const fl__group *g) {
     fl__row_shape(p, y, g->dtype);
     fl__row_step *s = &p->r.step[p->r.n_steps];
     *s = (fl__row_step){.group = g, .column = !fl__has_rows(&p->r, y, false)};
-    if (g->dtype != p->r.dtype || y->backend || g->generated) return false;
+    if (g->dtype != p->r.dtype || y->backend || g->mixed || g->generated) return false;
     for (int k = 0; k < g->n_in; k++) {
         bool spread;
         const int v = fl__row_read(p, g->in[k], s->column, &spread);

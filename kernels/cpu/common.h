@@ -78,6 +78,8 @@ FL_PRIVATE void fl__iter_begin(fl__iter *w, const fl_tensor *t, int access);
 FL_PRIVATE void fl__iter_init(fl__iter *w, const fl_tensor *t, int access, const int *order);
 /* Lets reads and writes convert between memory of dtype d and its wide dtype. */
 FL_PRIVATE void fl__iter_widen(fl__iter *w, fl_dtype d);
+/* The same for a loop of dtype `to`, between which and d there is a cast loop. */
+FL_PRIVATE void fl__iter_convert(fl__iter *w, fl_dtype d, fl_dtype to);
 /* Adds the next outer dim to n iterators of the same dims, merged if all step evenly; _close turns iterators
    without dims into ones of one element. */
 FL_PRIVATE void fl__iter_push(fl__iter *w, int n, int64_t dim, const int64_t *step);
@@ -198,14 +200,15 @@ FL_PRIVATE void fl__iter_init(fl__iter *w, const fl_tensor *t, int access, const
     w->layout = dense ? FL__DENSE : constant ? FL__CONSTANT : FL__STRIDED;
 }
 
-FL_PRIVATE void fl__iter_widen(fl__iter *w, fl_dtype d) {
-    fl_dtype wide = fl_dtype_wide(d);
-    if (wide == d) return;
-    w->size = (int)fl_dtype_size(wide);
-    w->load = fl__cast_loop(d, wide);
-    w->save = fl__cast_loop(wide, d);
+FL_PRIVATE void fl__iter_convert(fl__iter *w, fl_dtype d, fl_dtype to) {
+    if (to == d) return;
+    w->size = (int)fl_dtype_size(to);
+    w->load = fl__cast_loop(d, to);
+    w->save = fl__cast_loop(to, d);
     w->layout = FL__STRIDED;
 }
+
+FL_PRIVATE void fl__iter_widen(fl__iter *w, fl_dtype d) { fl__iter_convert(w, d, fl_dtype_wide(d)); }
 
 FL_PRIVATE fl__cursor fl__iter_seek(const fl__iter *w, int64_t position) {
     fl__cursor c = {.ptr = w->base};

@@ -13,8 +13,9 @@
 #include "random.h"
 /* Registers the slot of formula. */
 FL_PRIVATE void fl__cpu_formula_slots(fl_backend *cpu);
-/* Runs a record of formula whose numbers are of dtype d, f32 or f64, and whose outputs are dense. Inputs i
-   with from[i].sequence are no operands of the record, but generated. */
+/* Runs a record of formula whose numbers are of dtype d, f32 or f64. Operands of the other of these dtypes
+   are converted. Inputs i with from[i].sequence are no operands of the record, but generated: then outputs
+   are dense. */
 FL_PRIVATE bool fl__program_run(const fl_call *c, fl_dtype d, const fl__generator from[]);
 #endif
 
@@ -221,6 +222,11 @@ static bool fl__cpu_program(const fl_backend *self, const fl_call *c) {
     return a && fl__run_program(c, fl__single_loop(&a->program, fl_dtype_wide(d)), &a->program, d);
 }
 
+static void fl__pass_add_as(fl__pass *p, const fl_tensor *t, int access, fl_dtype d) {
+    fl__pass_add(p, t, access, d);
+    if (t->dtype != FL_B8) fl__iter_convert(&p->iter[p->n - 1], t->dtype, d);
+}
+
 FL_PRIVATE bool fl__program_run(const fl_call *c, fl_dtype d, const fl__generator from[]) {
     const fl_formula *f = &((const fl_formula_args *)c->args)->program;
     _Alignas(FL_ALIGN) char constants[FL__FORMULA_MEMORY];
@@ -232,10 +238,10 @@ FL_PRIVATE bool fl__program_run(const fl_call *c, fl_dtype d, const fl__generato
     fl__executor_fill(&e, constants);
     fl__pass_begin(&p, fl__executor_loop(&e, fl_numel(c->out[0]), false, &arg), NULL);
     p.arg = arg;
-    for (int k = 0; k < c->n_out; k++) fl__pass_add(&p, c->out[k], FL_WRITE, d);
+    for (int k = 0; k < c->n_out; k++) fl__pass_add_as(&p, c->out[k], FL_WRITE, d);
     for (int i = 0, k = 0; i < f->n_in; i++)
         if (from[i].sequence) fl__pass_add_sequence(&p, from[i].sequence, from[i].arg);
-        else fl__pass_add(&p, c->in[k++], FL_READ, d);
+        else fl__pass_add_as(&p, c->in[k++], FL_READ, d);
     fl__pass_run(&p, fl_numel(c->out[0]));
     return true;
 }
