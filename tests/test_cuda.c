@@ -124,6 +124,43 @@ TEST(a_sum_of_halves_is_one_launch) {
     CHECK_EQ_INT(fl_item(fl_select(y, 0, 4)), 300);
 }
 
+/* Losses and the logits' gradient, f32: first of x as it is, then of its copy in f32. */
+static fl_tensor *entropy_of(fl_tensor *x, bool wide, fl_tensor **dx, int64_t launches[2]) {
+    fl_tensor *target = fl_remainder(fl_arange(0, x->shape[0], 1, FL_I64), fl_int(9));
+    fl_var *v = fv_param(wide ? fl_cast(x, FL_F32) : x);
+    CHECK(fl_sync(fv_value(v)) && fl_sync(target));
+    launches[0] = cuda_emu_launches();
+    fl_var *y = fv_cross_entropy(v, target, .smoothing = 0.1, .reduction = FL_NONE);
+    CHECK(y && fl_sync(fv_value(y)));
+    launches[0] = cuda_emu_launches() - launches[0];
+    fl_tensor *dy = fl_full(FL_SHAPE(x->shape[0]), 0.5, fv_value(y)->dtype);
+    CHECK(fl_sync(dy));
+    launches[1] = cuda_emu_launches();
+    CHECK(fl_backward(y, .grad = dy) && fl_sync(*dx = fv_grad(v)));
+    launches[1] = cuda_emu_launches() - launches[1];
+    return fv_value(y);
+}
+
+/* Rows of an odd number of halves, and a first row of an odd address, are read and written as they lie: one
+   launch, and one for the losses or their gradients in the other dtype. */
+TEST(cross_entropy_of_halves_copies_no_logits) {
+    NEEDS_EMULATION;
+    fl_rng rng = {4, 2};
+    for (int skip = 0; skip < 2; skip++) {
+        fl_scope s = fl_scope_begin();
+        fl_tensor *x = fl_slice(fl_normal(FL_SHAPE(40, 1003), 0, 3, FL_BF16, &rng), 0, skip, 40, 1), *dx, *dw;
+        int64_t launches[2], more[2];
+        fl_tensor *y = entropy_of(x, false, &dx, launches), *w = entropy_of(x, true, &dw, more);
+        CHECK(launches[0] == 2 && launches[1] == 2);
+        CHECK(y->dtype == FL_BF16 && dx->dtype == FL_BF16);
+        fl_tensor *off = fl_le(fl_abs(fl_sub(dx, dw)), fl_mul(fl_abs(dw), fl_num(0.004)));
+        CHECK_EQ_INT(fl_item(fl_all(off, FL_ALL_AXES)), 1);
+        off = fl_le(fl_abs(fl_sub(y, w)), fl_mul(w, fl_num(0.004)));
+        CHECK_EQ_INT(fl_item(fl_all(off, FL_ALL_AXES)), 1);
+        fl_scope_end(&s);
+    }
+}
+
 /* Up to eight are one launch. */
 TEST(tensors_side_by_side_are_one_launch) {
     NEEDS_EMULATION;

@@ -5,7 +5,7 @@
    logp = x - max - log(sum(exp(x - max))), where max is the row's maximum,
      loss = -(1 - smoothing) logp[target] - smoothing mean(logp), or 0 where the target is args.ignore
 
-   Records (fl_cross_entropy_args); kernels get f32 or f64, not empty.
+   Records (fl_cross_entropy_args); x and dx are floats, not empty, the others in x's wide dtype.
      cross_entropy       x [n, c], target i64 [n] -> loss [n], max [n, 1], sum [n, 1] of exp(x - max)
      cross_entropy_grad  x, target, max, sum, dy [n] -> dx */
 #ifndef FL_TENSOR_H

@@ -340,18 +340,14 @@ static __device__ __forceinline__ void flk_store_vector(const flk_operand &t, in
 }
 template <>
 __device__ __forceinline__ void flk_store_vector(const flk_operand &t, int64_t at, int n, const float *v) {
-    flk_16 a;
-    if (t.dtype == FLK_F32) {
-        flk_16 *p = (flk_16 *)((float *)t.p + at);
-        memcpy(&a, v, 16);
-        p[0] = a;
-        if (n == 8) {
-            memcpy(&a, v + 4, 16);
-            p[1] = a;
-        }
-    } else {
-        for (int j = 0; j < 4; j++) a.word[j] = flk_narrow(t.dtype, v[2 * j], v[2 * j + 1]);
-        *(flk_16 *)((uint16_t *)t.p + at) = a;
+    const bool wide = t.dtype == FLK_F32;
+    flk_16 *p = (flk_16 *)((char *)t.p + at * (wide ? 4 : 2)), a = {};
+    if (wide) memcpy(&a, v, 16);
+    for (int j = 0; j < 4 && !wide; j++) a.word[j] = flk_narrow(t.dtype, v[2 * j], v[2 * j + 1]);
+    p[0] = a;
+    if (wide && n == 8) {
+        memcpy(&a, v + 4, 16);
+        p[1] = a;
     }
 }
 template <class T>

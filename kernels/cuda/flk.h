@@ -196,9 +196,10 @@ const char *flk_softmax_grad(const flk_lines *l, int log, int dtype); /* dx, y, 
 
 /* fl_cross_entropy_args, on contiguous rows; dx selects the gradient. */
 typedef struct flk_cross_entropy_rows {
-    const void *x, *dy;
+    flk_operand x, dx;
     const int64_t *target;
-    void *loss, *largest, *sum, *dx;
+    void *loss, *largest, *sum;
+    const void *dy;
     int64_t rows, classes, ignore;
     double smoothing;
     int fault_op; /* the op blamed for a target out of range */

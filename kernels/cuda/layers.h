@@ -81,13 +81,10 @@ FL_CUDA_SLOT(fl__cuda_softmax_grad) {
 static flk_cross_entropy_rows fl__cuda_entropy(const fl_call *c) {
     const fl_cross_entropy_args *a = c->args;
     const fl_tensor *x = c->in[0];
-    return (flk_cross_entropy_rows){.x = fl_data(x),
-                                    .target = fl_data(c->in[1]),
-                                    .rows = x->shape[0],
-                                    .classes = x->shape[1],
-                                    .ignore = a->ignore,
-                                    .smoothing = a->smoothing,
-                                    .fault_op = FL_OP_gather};
+    flk_cross_entropy_rows e = {.target = fl_data(c->in[1]), .rows = x->shape[0], .classes = x->shape[1],
+                                .ignore = a->ignore, .smoothing = a->smoothing, .fault_op = FL_OP_gather};
+    fl__cuda_operand(&e.x, x);
+    return e;
 }
 
 FL_CUDA_SLOT(fl__cuda_cross_entropy) {
@@ -96,17 +93,17 @@ FL_CUDA_SLOT(fl__cuda_cross_entropy) {
     e.loss = fl_data(c->out[0]);
     e.largest = fl_data(c->out[1]);
     e.sum = fl_data(c->out[2]);
-    return fl__cuda_started(c, flk_cross_entropy(&e, (int)c->in[0]->dtype));
+    return fl__cuda_started(c, flk_cross_entropy(&e, fl__cuda_wide(c->in[0])));
 }
 
 FL_CUDA_SLOT(fl__cuda_cross_entropy_grad) {
     if (!fl__cuda_outputs(c)) return false;
     flk_cross_entropy_rows e = fl__cuda_entropy(c);
-    e.dx = fl_data(c->out[0]);
+    fl__cuda_operand(&e.dx, c->out[0]);
     e.largest = fl_data(c->in[2]);
     e.sum = fl_data(c->in[3]);
     e.dy = fl_data(c->in[4]);
-    return fl__cuda_started(c, flk_cross_entropy(&e, (int)c->in[0]->dtype));
+    return fl__cuda_started(c, flk_cross_entropy(&e, fl__cuda_wide(c->in[0])));
 }
 
 /* ---- layer norm ---- */
@@ -438,8 +435,8 @@ FL_PRIVATE void fl__cuda_layers_slots(fl_backend *cuda) {
     fl_backend_set(cuda, fl_op_softmax_grad, fl__cuda_softmax_grad, FL_SLOT_NARROW);
     fl_backend_set(cuda, fl_op_log_softmax, fl__cuda_softmax, FL_SLOT_NARROW);
     fl_backend_set(cuda, fl_op_log_softmax_grad, fl__cuda_softmax_grad, FL_SLOT_NARROW);
-    fl_backend_set(cuda, fl_op_cross_entropy, fl__cuda_cross_entropy, FL_SLOT_CONTIGUOUS);
-    fl_backend_set(cuda, fl_op_cross_entropy_grad, fl__cuda_cross_entropy_grad, FL_SLOT_CONTIGUOUS);
+    fl_backend_set(cuda, fl_op_cross_entropy, fl__cuda_cross_entropy, ROWS);
+    fl_backend_set(cuda, fl_op_cross_entropy_grad, fl__cuda_cross_entropy_grad, ROWS);
     fl_backend_set(cuda, fl_op_layer_norm, fl__cuda_layer_norm, ROWS);
     fl_backend_set(cuda, fl_op_add_layer_norm, fl__cuda_layer_norm, ROWS);
     fl_backend_set(cuda, fl_op_layer_norm_grad, fl__cuda_layer_norm_grad, ROWS);
