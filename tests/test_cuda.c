@@ -161,6 +161,49 @@ TEST(cross_entropy_of_halves_copies_no_logits) {
     }
 }
 
+/* Rows at indices are copied 16 bytes at once where they can be. */
+TEST(rows_at_indices_are_those_of_the_cpu) {
+    NEEDS_CUDA;
+    static const fl_dtype types[] = {FL_B8, FL_BF16, FL_F32, FL_I64};
+    for (int i = 0; i < 4 * 2 * 3; i++) {
+        fl_scope s = fl_scope_begin();
+        fl_tensor *x = fl_cast(fl_remainder(fl_arange(0, 3 * 50 * 33, 1, FL_I64), fl_int(251)), types[i % 4]);
+        const int axis = i / 8 != 1;
+        fl_tensor *rows = fl_mul(fl_arange(0, 70, 1, FL_I64), fl_int(13));
+        rows = fl_remainder(rows, fl_int(axis ? 50 : 3));
+        x = fl_reshape(x, FL_SHAPE(3, 50, 33));
+        if (i / 4 % 2) x = fl_contiguous(fl_slice(x, 2, 0, 32, 1));
+        if (i / 8 == 2) x = fl_slice(x, 2, 1, 17, 1); /* 16, not at a multiple of 16 bytes */
+        fl_tensor *y = fl_index_select(x, axis, rows);
+        fl_tensor *want = fl_index_select(fl_to(x, "cpu"), axis, fl_to(rows, "cpu"));
+        if (!CHECK(fl_item(fl_all(fl_eq(fl_to(y, "cpu"), want), FL_ALL_AXES)) == 1)) printf("  case %d\n", i);
+        fl_scope_end(&s);
+    }
+}
+
+/* A row that is read 8192 times, and others: each gradient is a sum of parts, in order. One running sum in
+   f32 is off by 6e-5 of it. */
+TEST(gradients_of_a_row_read_often_are_summed_in_segments) {
+    NEEDS_CUDA;
+    enum { TIMES = 8192, OTHERS = 45, WIDTH = 12 };
+    float got[2][60 * WIDTH];
+    for (int run = 0; run < 2; run++) {
+        fl_scope s = fl_scope_begin();
+        if (cuda_emu_seed) cuda_emu_seed(run);
+        fl_tensor *index = fl_concat(FL_ARRAY(fl_tensor *, fl_full(FL_SHAPE(TIMES), 7, FL_I64),
+                                              fl_arange(0, OTHERS, 1, FL_I64)), 2, 0);
+        fl_var *w = fv_param(fl_zeros(FL_SHAPE(60, WIDTH), FL_F32)), *y = fv_embedding(index, w, -1);
+        CHECK(fl_backward(y, .grad = fl_full(FL_SHAPE(TIMES + OTHERS, WIDTH), 0.1, FL_F32)));
+        CHECK(fl_to_host(fv_grad(w), got[run], sizeof got[run]));
+        fl_scope_end(&s);
+    }
+    for (int i = 0; i < 60 * WIDTH; i++) {
+        const double want = i / WIDTH == 7 ? 0.1f * (TIMES + 1.0) : i / WIDTH < OTHERS ? 0.1f : 0;
+        CHECK_NEAR(got[0][i], want, 4e-6 * want);
+    }
+    CHECK(!memcmp(got[0], got[1], sizeof got[0]));
+}
+
 /* Up to eight are one launch. */
 TEST(tensors_side_by_side_are_one_launch) {
     NEEDS_EMULATION;

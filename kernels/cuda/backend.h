@@ -18,11 +18,11 @@
    between blocks, rounding of nvcc's code (it fuses what fl_math.h fuses, g++ does not). See
    bench/README.md.
 
-   The kernels here are simple, and slow where stated: no 16-byte loads; one block reduces each output, one
-   thread scans or scatters each line, except for sums at indices shared by all lines; convolutions are
-   direct. layers.h, attention.h, ctc.h, fft.h and recurrent.h have the slots of registered ops, step.h those
-   launched in batches, program.h compiled programs, graph.h sequences of calls that are launched as one.
-   Products, convolutions and attention use cuBLASLt (lt.h) and cuDNN (dnn.h) if they are installed. */
+   The kernels here are simple, and slow where stated: one block reduces each output, one thread scans or
+   scatters each line, except for sums at indices shared by all lines; convolutions are direct. layers.h,
+   attention.h, ctc.h, fft.h and recurrent.h have the slots of registered ops, step.h those launched in
+   batches, program.h compiled programs, graph.h sequences of calls that are launched as one. Products,
+   convolutions and attention use cuBLASLt (lt.h) and cuDNN (dnn.h) if they are installed. */
 #ifndef FL_CUDA_BACKEND_H
 #define FL_CUDA_BACKEND_H
 #ifdef FL_STATIC
@@ -511,7 +511,7 @@ FL_CUDA_SLOT(fl__cuda_gather) {
     const int axis = ((const fl_axis_args *)c->args)->axis;
     flk_lines l;
     if (!fl_out_make(c->out[0])) return false;
-    fl__cuda_lines(&l, c->op, 3, (fl_tensor *[]){c->out[0], c->in[1], c->in[0]}, 1, axis);
+    fl__cuda_lines(&l, c->op, 3, (fl_tensor *[]){c->out[0], c->in[1], c->in[0]}, 0, axis);
     l.size = c->in[0]->shape[axis];
     return fl__cuda_started(c, flk_index(&l, FLK_GATHER, (int)c->out[0]->dtype));
 }
@@ -534,7 +534,7 @@ static bool fl__cuda_shares_index(const fl_call *c, int axis) {
 }
 
 static bool fl__cuda_scatter_rows(const fl_call *c, const flk_lines *l) {
-    fl_buffer *work = fl__cuda_scratch(c, (size_t)l->length * 4 * sizeof(int64_t));
+    fl_buffer *work = fl__cuda_scratch(c, flk_scatter_rows_work(l));
     if (!work) return false;
     const bool ok = fl__cuda_started(c, flk_scatter_rows(l, (int)fl_dtype_wide(c->out[0]->dtype), work->ptr));
     fl_buffer_drop(work);
@@ -553,7 +553,7 @@ FL_CUDA_SLOT(fl__cuda_scatter) {
     if (!(y->buffer == c->in[0]->buffer && y->offset == c->in[0]->offset) &&
         !fl__cuda_started(c, flk_convert(&p)))
         return false;
-    fl__cuda_lines(&l, c->op, 3, (fl_tensor *[]){y, c->in[1], c->in[2]}, 1, axis);
+    fl__cuda_lines(&l, c->op, 3, (fl_tensor *[]){y, c->in[1], c->in[2]}, 2, axis);
     l.size = y->shape[axis];
     if (shares) return fl__cuda_scatter_rows(c, &l);
     const int kind = c->op == FL_OP_scatter_add ? FLK_SCATTER_ADD : FLK_SCATTER;

@@ -154,8 +154,8 @@ typedef struct flk_lines {
 enum { FLK_GATHER, FLK_SCATTER, FLK_SCATTER_ADD };
 const char *flk_scan(const flk_lines *l, int product, int dtype);  /* y, x */
 const char *flk_index(const flk_lines *l, int kind, int dtype);    /* y, index, x or src */
-/* FLK_SCATTER_ADD if all lines share an index (its other strides are 0): f32, f64, i64; work has space for 4
-   length i64. */
+/* FLK_SCATTER_ADD if all lines share an index (its other strides are 0): f32, f64, i64. */
+size_t flk_scatter_rows_work(const flk_lines *l); /* bytes of work */
 const char *flk_scatter_rows(const flk_lines *l, int dtype, int64_t *work);
 /* y, index, x, where y and index have size <= length elements per line; work has space for 2 n length i64. */
 const char *flk_sort(const flk_lines *l, int descending, int dtype, int64_t *work);

@@ -1,7 +1,8 @@
 /* kernels/cuda/index.cu - ops along one axis: scan, gather, scatter, sort; and nonzero
 
    In scans and scatters one thread processes each line in order: no two threads write the same element, so
-   sums need no atomics, and if an index repeats, the last write wins. */
+   sums need no atomics, and if an index repeats, the last write wins. Sums at indices that all lines share
+   are taken in segments of fixed size. */
 #include "common.cuh"
 
 template <class T> __global__ void flk_scan_kernel(flk_lines l, bool product);
@@ -38,15 +39,50 @@ static __device__ __forceinline__ int64_t flk_index_at(const flk_lines &l, int64
     return -1;
 }
 
-/* y, index, x: lines of y and index; one thread per element. */
-template <class T> __global__ void flk_gather_kernel(flk_lines l, flk_fault *fault) {
+/* y, index, x: lines of y and index; one thread per element. Neighbouring threads take one line, or, if rows,
+   neighbouring lines. */
+template <class T> __global__ void flk_gather_kernel(flk_lines l, bool rows, flk_fault *fault) {
     int64_t i = flk_thread(), at[3];
     if (i >= l.pass.n * l.length) return;
-    const int64_t line = flk_divide(&i, l.length);
-    flk_place<3>(l.pass, line, at);
-    const int64_t from = flk_index_at(l, at[1] + i * l.step[1], fault);
+    const int64_t outer = flk_divide(&i, rows ? l.pass.n : l.length), k = rows ? outer : i;
+    flk_place<3>(l.pass, rows ? i : outer, at);
+    const int64_t from = flk_index_at(l, at[1] + k * l.step[1], fault);
     if (from >= 0)
-        ((T *)l.pass.t[0].p)[at[0] + i * l.step[0]] = ((const T *)l.pass.t[2].p)[at[2] + from * l.step[2]];
+        ((T *)l.pass.t[0].p)[at[0] + k * l.step[0]] = ((const T *)l.pass.t[2].p)[at[2] + from * l.step[2]];
+}
+
+/* Makes 16 bytes one element where neighbouring lines, contiguous in y and x, share their indices. Returns
+   the bytes of an element. */
+static int flk_gather_bytes(flk_lines *l, int size) {
+    flk_pass &p = l->pass;
+    const int last = p.ndim - 1, each = 16 / size;
+    bool fits = last >= 0 && p.t[1].stride[last] == 0 && p.shape[last] % each == 0;
+    for (int k = 0; fits && k < 3; k += 2) {
+        uint64_t places = (uint64_t)(uintptr_t)p.t[k].p | (uint64_t)(l->step[k] * size);
+        for (int d = 0; d < last; d++) places |= (uint64_t)(p.t[k].stride[d] * size);
+        fits = p.t[k].stride[last] == 1 && places % 16 == 0;
+    }
+    if (!fits) return size;
+    p.n /= each;
+    p.shape[last] /= each;
+    for (int k = 0; k < 3; k += 2) {
+        l->step[k] /= each;
+        for (int d = 0; d < last; d++) p.t[k].stride[d] /= each;
+    }
+    return 16;
+}
+
+static const char *flk_gather(flk_lines l, int dtype) {
+    const int last = l.pass.ndim - 1, bytes = flk_gather_bytes(&l, flk_size(dtype));
+    const bool rows = last >= 0 && llabs(l.pass.t[0].stride[last]) < llabs(l.step[0]);
+    const unsigned blocks = flk_blocks(l.pass.n * l.length);
+    switch (bytes) {
+    case 1: return FLK_LAUNCH(flk_gather_kernel<uint8_t>, blocks, FLK_BLOCK, l, rows, flk_faults());
+    case 2: return FLK_LAUNCH(flk_gather_kernel<uint16_t>, blocks, FLK_BLOCK, l, rows, flk_faults());
+    case 4: return FLK_LAUNCH(flk_gather_kernel<uint32_t>, blocks, FLK_BLOCK, l, rows, flk_faults());
+    case 8: return FLK_LAUNCH(flk_gather_kernel<uint64_t>, blocks, FLK_BLOCK, l, rows, flk_faults());
+    default: return FLK_LAUNCH(flk_gather_kernel<flk_16>, blocks, FLK_BLOCK, l, rows, flk_faults());
+    }
 }
 
 static __device__ __forceinline__ float flk_plus(float a, float b) { return a + b; }
@@ -70,24 +106,10 @@ template <class T> __global__ void flk_scatter_kernel(flk_lines l, bool add, flk
 }
 
 const char *flk_index(const flk_lines *l, int kind, int dtype) {
-    const int64_t n = l->pass.n * l->length;
-    const unsigned all = flk_blocks(n), lines = flk_blocks(l->pass.n);
+    const unsigned lines = flk_blocks(l->pass.n);
     const bool add = kind == FLK_SCATTER_ADD;
-    if (!n) return NULL;
-    if (kind == FLK_GATHER)
-        switch (dtype) {
-        case FLK_B8:
-        case FLK_U8:
-        case FLK_I8: return FLK_LAUNCH(flk_gather_kernel<uint8_t>, all, FLK_BLOCK, *l, flk_faults());
-        case FLK_I16:
-        case FLK_U16:
-        case FLK_F16:
-        case FLK_BF16: return FLK_LAUNCH(flk_gather_kernel<uint16_t>, all, FLK_BLOCK, *l, flk_faults());
-        case FLK_I32:
-        case FLK_U32:
-        case FLK_F32: return FLK_LAUNCH(flk_gather_kernel<uint32_t>, all, FLK_BLOCK, *l, flk_faults());
-        default: return FLK_LAUNCH(flk_gather_kernel<uint64_t>, all, FLK_BLOCK, *l, flk_faults());
-        }
+    if (!l->pass.n || !l->length) return NULL;
+    if (kind == FLK_GATHER) return flk_gather(*l, dtype);
     switch (dtype) {
     case FLK_F16:
     case FLK_BF16:
@@ -164,31 +186,86 @@ const char *flk_sort(const flk_lines *l, int descending, int dtype, int64_t *wor
                               : flk_sort_of<int64_t>(l, descending != 0, work);
 }
 
-/* ---- scatter_add with indices shared by all lines, such as rows of an embedding: the indices are sorted,
-   and the first of each value adds all its sources in order ---- */
+/* ---- scatter_add with indices shared by all lines, such as rows of an embedding: the indices are sorted.
+   One thread adds a segment of the sources of a line in order. Sums that go on in the next segment are parts,
+   at [2 segment + 1], those from the previous one at [2 segment]; a second kernel adds them in order ---- */
+
+enum { FLK_SEGMENT = 32, FLK_SEGMENT_LOADS = 8 };
 
 template <class T>
-__global__ void flk_scatter_rows_kernel(flk_lines l, const int64_t *place, const int64_t *order,
-                                        flk_fault *fault) {
+__global__ void flk_scatter_segments_kernel(flk_lines l, const int64_t *place, const int64_t *order, T *part,
+                                            flk_fault *fault) {
     int64_t line = flk_thread(), at[3];
-    if (line >= l.pass.n * l.length) return;
-    const int64_t first = flk_divide(&line, l.pass.n), to = place[first];
-    if (first && place[first - 1] == to) return;
-    if (to < 0 || to >= l.size) {
-        flk_note(fault, l.pass.op, 0, to, l.size, l.axis);
-        return;
-    }
+    const int64_t segment = flk_divide(&line, l.pass.n), begin = segment * FLK_SEGMENT;
+    const int64_t end = begin + FLK_SEGMENT < l.length ? begin + FLK_SEGMENT : l.length;
+    if (begin >= end) return;
     flk_place<3>(l.pass, line, at);
-    const int64_t y = at[0] + to * l.step[0];
-    T sum = flk_load<T>(l.pass.t[0], y);
-    for (int64_t k = first; k < l.length && place[k] == to; k++)
-        sum = flk_plus(sum, flk_load<T>(l.pass.t[2], at[2] + order[k] * l.step[2]));
-    flk_store(l.pass.t[0], y, sum);
+    T sum = 0;
+    bool begins = !begin || place[begin - 1] != place[begin], whole = begins;
+    for (int64_t i = begin; i < end; i += FLK_SEGMENT_LOADS) {
+        T v[FLK_SEGMENT_LOADS];
+#pragma unroll
+        for (int j = 0; j < FLK_SEGMENT_LOADS; j++)
+            if (i + j < end) v[j] = flk_load<T>(l.pass.t[2], at[2] + order[i + j] * l.step[2]);
+#pragma unroll
+        for (int j = 0; j < FLK_SEGMENT_LOADS; j++) {
+            const int64_t k = i + j, to = k < end ? place[k] : 0, y = at[0] + to * l.step[0];
+            if (k >= end) break;
+            const bool valid = to >= 0 && to < l.size;
+            if (begins && valid) sum = flk_load<T>(l.pass.t[0], y);
+            if (begins && !valid) flk_note(fault, l.pass.op, 0, to, l.size, l.axis);
+            sum = flk_plus(sum, v[j]);
+            begins = k + 1 < l.length && place[k + 1] != to;
+            const bool ends = begins || k + 1 == l.length;
+            if (valid && ends && whole) flk_store(l.pass.t[0], y, sum);
+            else if (ends || k + 1 == end) part[(2 * segment + whole) * l.pass.n + line] = sum;
+            whole |= ends;
+        }
+    }
+}
+
+/* The sums that begin in one segment and end in another. */
+template <class T>
+__global__ void flk_scatter_parts_kernel(flk_lines l, const int64_t *place, const T *part) {
+    int64_t line = flk_thread(), at[1];
+    const int64_t segment = flk_divide(&line, l.pass.n), begin = segment * FLK_SEGMENT;
+    int64_t low = begin + FLK_SEGMENT, high = l.length;
+    if (low >= high) return;
+    const int64_t to = place[low - 1];
+    if (place[low] != to || (begin && place[begin - 1] == to) || to < 0 || to >= l.size) return;
+    while (low < high) { /* search their end */
+        const int64_t half = low + (high - low) / 2;
+        if (place[half] == to) low = half + 1;
+        else high = half;
+    }
+    const int64_t last = (low - 1) / FLK_SEGMENT;
+    T sum = part[(2 * segment + 1) * l.pass.n + line];
+#pragma unroll 8
+    for (int64_t k = segment + 1; k <= last; k++) sum = flk_plus(sum, part[2 * k * l.pass.n + line]);
+    flk_place<1>(l.pass, line, at);
+    flk_store(l.pass.t[0], at[0] + to * l.step[0], sum);
+}
+
+static int64_t flk_segments(const flk_lines *l) {
+    return (l->length + FLK_SEGMENT - 1) / FLK_SEGMENT;
+}
+
+size_t flk_scatter_rows_work(const flk_lines *l) {
+    return (size_t)(4 * l->length + 2 * flk_segments(l) * l->pass.n) * sizeof(int64_t);
+}
+
+template <class T>
+static const char *flk_scatter_rows_of(const flk_lines *l, const int64_t *place, const int64_t *order,
+                                       T *part) {
+    const unsigned blocks = flk_blocks(l->pass.n * flk_segments(l));
+    const char *why = FLK_LAUNCH(flk_scatter_segments_kernel<T>, blocks, FLK_BLOCK, *l, place, order, part,
+                                 flk_faults());
+    if (why || flk_segments(l) == 1) return why;
+    return FLK_LAUNCH(flk_scatter_parts_kernel<T>, blocks, FLK_BLOCK, *l, place, (const T *)part);
 }
 
 const char *flk_scatter_rows(const flk_lines *l, int dtype, int64_t *work) {
     const int64_t n = l->length;
-    const unsigned blocks = flk_blocks(l->pass.n * n);
     flk_lines sort = {};
     if (!l->pass.n || !n) return NULL;
     sort.pass.n = 1;
@@ -201,11 +278,9 @@ const char *flk_scatter_rows(const flk_lines *l, int dtype, int64_t *work) {
     const char *why = flk_sort(&sort, 0, FLK_I64, work + 2 * n);
     const int64_t *place = work, *order = work + n;
     if (why) return why;
-    if (dtype == FLK_F32)
-        return FLK_LAUNCH(flk_scatter_rows_kernel<float>, blocks, FLK_BLOCK, *l, place, order, flk_faults());
-    if (dtype == FLK_F64)
-        return FLK_LAUNCH(flk_scatter_rows_kernel<double>, blocks, FLK_BLOCK, *l, place, order, flk_faults());
-    return FLK_LAUNCH(flk_scatter_rows_kernel<int64_t>, blocks, FLK_BLOCK, *l, place, order, flk_faults());
+    if (dtype == FLK_F32) return flk_scatter_rows_of(l, place, order, (float *)(work + 4 * n));
+    if (dtype == FLK_F64) return flk_scatter_rows_of(l, place, order, (double *)(work + 4 * n));
+    return flk_scatter_rows_of(l, place, order, work + 4 * n);
 }
 
 /* ---- nonzero: one block; each thread counts the elements of an interval, and writes after the previous
