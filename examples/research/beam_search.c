@@ -1,284 +1,273 @@
 /* examples/research/beam_search.c - autograd over 10^7 scalars: a differentiable beam search
 
-   make research-beam_search [ARGS="--frames 50000 --states 200 --steps 150 --beam 10"]
+   make research-beam_search DATA=../shared/data/speech [ARGS="--steps 1500 --beam 10 --blocks 1 --seeds 3"]
+   make research-beam_search [ARGS="--frames 50000 --states 200"]      on synthesised digits (voices.h)
 
    The Flashlight paper (ICML 2022, section 5.2.1) names a workload that frameworks of tensors do not fit: the
    differentiable beam search decoder (Collobert, Hannun, Synnaeve, ICML 2019) builds a graph of millions of
    scalars for each step, whose shape depends on their values. Here that graph is a tape of its own
    (lattice.h), which fv_record_opt makes one node of fl's graph.
 
-   1. Cost: a lattice of frames x states, each state from itself and the two before it: ns and bytes of a
-      node, with new memory and with that of the step before; gradients beside a forward-backward algorithm
-      written by hand, in f64. The program fails if they differ. Beside it one of fl's own scalar ops.
-   2. Use: letters are recognised from noisy frames. The loss is log(paths that the search keeps) -
-      log(paths that spell the target), with a weight for each pair of letters, with and without pruning. CTC
-      is trained on the same sentences for as many seconds.
+   1. Cost (lattice_cost.h): ns and bytes of a node; gradients beside those of an algorithm written by hand.
+   2. Use: strings of two to five spoken digits, spelled in letters (spelling.h), are recognised by a network
+      that is trained by log(paths that the search finds) - log(paths that spell the target), with a weight
+      for each pair of letters. The search is for the ten words in any order, or for letters in any order.
+      CTC trains the same network on the same strings for as many seconds of the processor, one thread. Each
+      seed holds out another two of the six speakers.
 
-   To change it: lattices are arrays (`states`): a lexicon is another `spelling`. */
+   Fails if gradients by hand differ, or CTC's loss and gradient differ from those of its lattice.
+   To change it: lattices are arrays (`states`): another lexicon is another `spelling`. */
+#include "fl_speech.h"
 #include "../extend/training.h"
-#include "lattice.h"
+#include "spelling.h"
+#include "lattice_cost.h"
+#include <time.h>
 
+enum { MOST_FRAMES = 4096, MOST_SEEDS = 16, TEST_BEAM = 20 };
 static struct {
-    int64_t frames, states, steps, seed;
-    double beam;
+    const char *data;
+    int64_t frames, states, steps, seeds, seed, strings, tests, batch, width, blocks;
+    double beam, rate, ctc_rate;
     bool small;
-} options = {.frames = 50000, .states = 200, .steps = 150, .seed = 1, .beam = 10};
+} options = {.frames = 50000, .states = 200, .steps = 1500, .seeds = 3, .seed = 1, .strings = 2000,
+             .tests = 300, .batch = 8, .width = 64, .blocks = 1, .beam = 10, .rate = 0.003,
+             .ctc_rate = 0.003};
 
-/* ---- 1: cost, and gradients beside a forward-backward algorithm written by hand ---- */
+/* ---- training ---- */
 
-/* Each state from itself and the two before it; paths begin in state 0 and end in the last three. */
-static states chain_states(int n) {
-    states g = {.n = n, .n_ends = 3, .n_labels = n};
-    g.label = fl_heap_alloc((size_t)n * 9 * sizeof *g.label);
-    g.first = g.label + n, g.from = g.first + n + 1, g.weight = g.from + 3 * n;
-    for (int s = 0, k = 0; s < n; s++) {
-        g.label[s] = s;
-        if (!s) g.from[k] = -1, g.weight[k++] = 0;
-        for (int back = 0; back < 3 && back <= s; back++) g.from[k] = s - back, g.weight[k++] = 1 + back;
-        g.first[s + 1] = k;
+typedef struct model {
+    fl_nn_module *net;
+    fl_var *weight;       /* of pairs of letters */
+    const states *search; /* NULL: CTC */
+    int64_t steps, nodes, strings;
+    double seconds;
+} model;
+
+/* The mean of the loss of a letter, over the strings. */
+static fl_var *loss_of_ctc(fl_var *x, const fl_data_sample *b) {
+    fl_tensor *frames = fl_floor_divide(fl_add(b->t[2], fl_int(SUBSAMPLING - 1)), fl_int(SUBSAMPLING));
+    return fv_ctc_loss(fv_transpose(fv_log_softmax(x, -1), 0, 1), b->t[1], frames, b->t[3], .blank = BLANK);
+}
+
+/* The same of log(paths that the search finds) - log(paths of the text). */
+static fl_var *loss_of_search(model *m, fl_var *x, const fl_data_sample *b) {
+    fl_var *loss = fv_num(0);
+    const int64_t n = b->t[0]->shape[0], longest = b->t[1]->shape[1];
+    const int64_t *letter = fl_data(b->t[1]), *frames = fl_data(b->t[2]), *count = fl_data(b->t[3]);
+    for (int64_t i = 0; i < n; i++) {
+        spelling text;
+        int64_t own = 0, found = 0;
+        spelling_text(&text, letter + i * longest, count[i]);
+        states target = spelling_states(&text);
+        fl_var *one = fv_slice(fv_select(x, 0, i), 0, 0, (frames[i] + SUBSAMPLING - 1) / SUBSAMPLING, 1);
+        fl_var *all = fv_lattice(one, m->weight, m->search, options.beam, &found);
+        fl_var *truth = target.label ? fv_lattice(one, m->weight, &target, INFINITY, &own) : NULL;
+        fl_heap_free(target.label);
+        if (!all || !truth) return NULL;
+        loss = fv_add(loss, fv_mul(fv_sub(all, truth), fv_num(1.0 / (double)(n * count[i]))));
+        m->nodes += own + found, m->strings++;
     }
-    return g;
-}
-
-/* dx and dw (of weights 1 to 3) of the chain: products of the sums before, forward[], and after. */
-static bool by_hand(const float *x, const float *w, int64_t frames, int n, float *dx, double dw[4]) {
-    double *forward = fl_heap_alloc((size_t)(frames + 2) * (size_t)n * sizeof *forward), total = -INFINITY;
-    if (!forward) return false;
-    double *after = forward + frames * n, *next = after + n;
-    for (int64_t f = 0; f < frames; f++)
-        for (int s = 0; s < n; s++) {
-            double sum = f ? -INFINITY : s ? -INFINITY : 0;
-            for (int b = 0; f && b < 3 && b <= s; b++) {
-                const double y = forward[(f - 1) * n + s - b] + w[1 + b], most = fmax(sum, y);
-                if (most > -INFINITY) sum = most + log(exp(sum - most) + exp(y - most));
-            }
-            forward[f * n + s] = sum + x[f * n + s];
-        }
-    for (int s = n - 3; s < n; s++) {
-        const double y = forward[(frames - 1) * n + s], most = fmax(total, y);
-        if (most > -INFINITY) total = most + log(exp(total - most) + exp(y - most));
-    }
-    for (int s = 0; s < n; s++) after[s] = s < n - 3 ? -INFINITY : 0;
-    for (int64_t f = frames - 1; f >= 0; f--) {
-        for (int s = 0; s < n; s++) dx[f * n + s] = (float)exp(forward[f * n + s] + after[s] - total);
-        for (int s = 0; f && s < n; s++) {
-            next[s] = -INFINITY;
-            for (int b = 0; b < 3 && s + b < n; b++) {
-                const double y = after[s + b] + x[f * n + s + b] + w[1 + b], most = fmax(next[s], y);
-                dw[1 + b] += exp(forward[(f - 1) * n + s] + y - total);
-                if (most > -INFINITY) next[s] = most + log(exp(next[s] - most) + exp(y - most));
-            }
-        }
-        memcpy(after, next, (size_t)n * sizeof *next);
-    }
-    fl_heap_free(forward);
-    return true;
-}
-
-/* ns of one of fl's scalar ops: forward, backward. */
-static bool scalar_ops(int ops, double ns[2]) {
-    fl_scope s = fl_scope_begin();
-    fl_var *y = fv_param(fl_full(FL_SCALAR_SHAPE, 0.5, FL_F64));
-    const double start = fl_data_now();
-    for (int i = 0; i < ops; i++) y = i % 2 ? fv_log(y) : fv_exp(y);
-    const double middle = fl_data_now();
-    const bool ok = fl_backward(y);
-    ns[0] = (middle - start) * 1e9 / ops, ns[1] = (fl_data_now() - middle) * 1e9 / ops;
-    fl_scope_end(&s);
-    return ok;
-}
-
-static bool measure(void) {
-    const int n = (int)options.states;
-    const int64_t frames = options.frames;
-    int64_t nodes;
-    double op[2], dw[4] = {0}, apart = 0;
-    states g = chain_states(n);
-    fl_scope s = fl_scope_begin();
-    fl_var *x = fv_param(fl_normal(FL_SHAPE(frames, n), 0, 1, FL_F32, NULL));
-    fl_var *w = fv_param(fl_from_host((float[]){0, 0.1f, -0.2f, -0.4f}, FL_SHAPE(4), FL_F32));
-    float *dx = fl_heap_alloc((size_t)(frames * n) * sizeof *dx);
-    bool ok = dx && scalar_ops(20000, op);
-    if (ok) printf("one scalar op of fl: forward %.0f ns, backward %.0f ns\n", op[0], op[1]);
-    for (int again = 0; ok && again < 3; again++) {
-        fl_scope step = fl_scope_begin();
-        fv_zero_grad(x), fv_zero_grad(w);
-        const double start = fl_data_now();
-        fl_var *y = fv_lattice(x, w, &g, INFINITY, &nodes);
-        const double middle = fl_data_now();
-        ok = y && fl_backward(y);
-        printf("%lld nodes of %.0f bytes, %s memory: forward %.0f ns, backward %.0f ns a node\n",
-               (long long)nodes, (double)sizeof(node) + 3 * sizeof(arc), again ? "used" : "new",
-               (middle - start) * 1e9 / (double)nodes, (fl_data_now() - middle) * 1e9 / (double)nodes);
-        fl_scope_end(&step);
-    }
-    ok = ok && by_hand(fl_data(fv_value(x)), fl_data(fv_value(w)), frames, n, dx, dw);
-    for (int64_t i = 0; ok && i < frames * n; i++)
-        apart = fmax(apart, fabs(dx[i] - ((float *)fl_data(fv_grad(x)))[i]));
-    for (int i = 1; ok && i < 4; i++)
-        apart = fmax(apart, fabs(((float *)fl_data(fv_grad(w)))[i] / dw[i] - 1));
-    if (ok) printf("gradients and those by hand are at most %.1e apart\n\n", apart);
-    fl_heap_free(dx);
-    fl_heap_free(g.label);
-    fl_scope_end(&s);
-    return ok && (apart < 1e-4 || fl_fail("gradients are %g apart, expected less than 1e-4", apart));
-}
-
-/* ---- 2: a decoder that is trained ---- */
-
-enum { LETTERS = 12, DIMS = 16, LENGTH = 6, MOST = 5 * LENGTH, TESTS = 200, BATCH = 4 };
-typedef struct sentence {
-    int64_t frames, letter[LENGTH];
-    float x[MOST * DIMS];
-} sentence;
-
-/* Each letter is followed by one of three, and lasts 2 to 5 frames: its place in `sound`, and noise. */
-static sentence make_sentence(fl_rng *rng, const float *sound) {
-    sentence s = {0};
-    for (int i = 0; i < LENGTH; i++) {
-        const int64_t step = 1 + (int64_t)(fl_rng_uniform(rng) * 3) * 2;
-        s.letter[i] = i ? (s.letter[i - 1] * 5 + step) % LETTERS : (int64_t)(fl_rng_uniform(rng) * LETTERS);
-        if (i && s.letter[i] == s.letter[i - 1]) s.letter[i] = (s.letter[i] + 1) % LETTERS;
-        for (int n = 2 + (int)(fl_rng_uniform(rng) * 4); n > 0; n--, s.frames++)
-            for (int d = 0; d < DIMS; d++) {
-                double noise = -6; /* of 12 numbers: about normal */
-                for (int k = 0; k < 12; k++) noise += fl_rng_uniform(rng);
-                s.x[s.frames * DIMS + d] = sound[s.letter[i] * DIMS + d] + 1.6f * (float)noise;
-            }
-    }
-    return s;
-}
-
-/* All letters in any order (letter NULL), or those of a sentence, each from itself and the one before.
-   Weight 1 + LETTERS a + b is that of b after a. */
-static states spelling(const int64_t *letter) {
-    states g = {.n = letter ? LENGTH : LETTERS, .n_ends = letter ? 1 : LETTERS, .n_labels = LETTERS};
-    g.label = fl_heap_alloc((size_t)(2 * g.n + 1 + 2 * g.n * (LETTERS + 1)) * sizeof *g.label);
-    g.first = g.label + g.n, g.from = g.first + g.n + 1, g.weight = g.from + g.n * (LETTERS + 1);
-    for (int s = 0, k = 0; s < g.n; s++) {
-        g.label[s] = letter ? (int32_t)letter[s] : s;
-        if (!letter || !s) g.from[k++] = -1;
-        for (int from = letter ? (s ? s - 1 : 0) : 0; from < (letter ? s + 1 : g.n); from++, k++) {
-            g.from[k] = from;
-            g.weight[k] = 1 + LETTERS * g.label[from] + g.label[s];
-        }
-        g.first[s + 1] = k;
-    }
-    return g;
-}
-
-typedef struct decoder {
-    fl_var *sound, *bias, *pair; /* of emissions [LETTERS, or one more for CTC's blank]; of pairs */
-    fl_optim *optim;
-    states all;
-    double beam; /* 0: CTC */
-    int64_t nodes;
-} decoder;
-
-static fl_var *emissions(const decoder *d, const sentence *s) {
-    fl_tensor *x = fl_from_host(s->x, FL_SHAPE(s->frames, DIMS), FL_F32);
-    return fv_linear(fv_const(x), d->sound, d->bias);
-}
-
-static fl_var *loss_of(decoder *d, const sentence *s) {
-    fl_var *x = emissions(d, s);
-    if (d->beam == 0)
-        return fv_ctc_loss(fv_unsqueeze(fv_log_softmax(x, 1), 1),
-                           fl_from_host(s->letter, FL_SHAPE(1, LENGTH), FL_I64),
-                           fl_from_host(&s->frames, FL_SHAPE(1), FL_I64),
-                           fl_from_host(&(int64_t){LENGTH}, FL_SHAPE(1), FL_I64), .blank = LETTERS);
-    states target = spelling(s->letter);
-    int64_t own, kept;
-    fl_var *truth = fv_lattice(x, d->pair, &target, INFINITY, &own);
-    fl_var *loss = fv_sub(fv_lattice(x, d->pair, &d->all, d->beam, &kept), truth);
-    d->nodes += own + kept;
-    fl_heap_free(target.label);
     return loss;
 }
 
-/* The letters: of each frame the likeliest, by its emission (CTC) or by the gradient of the search, which is
-   the probability of each letter; repetitions and blanks are left out. */
-static int64_t decode(const decoder *d, const sentence *s, int64_t *out) {
-    int64_t n = 0, nodes;
-    fl_scope scope = fl_scope_begin();
-    fl_var *x = fv_param(fv_value(emissions(d, s)));
-    if (d->beam > 0) fl_backward(fv_lattice(x, d->pair, &d->all, d->beam, &nodes));
-    fl_tensor *best = fl_argmax(d->beam > 0 ? fv_grad(x) : fv_value(x), 1, false);
-    const int64_t *at = fl_data(best);
-    for (int64_t f = 0; f < s->frames; f++)
-        if (at[f] < LETTERS && (!f || at[f] != at[f - 1])) out[n++] = at[f];
-    fl_scope_end(&scope);
-    return n;
-}
+static double cpu_seconds(void) { return (double)clock() / CLOCKS_PER_SEC; }
 
-/* Trains for `steps`, or for `seconds` if not 0, and prints a line. Returns the seconds, or NaN. */
-static double train(const char *name, double beam, double seconds, const float *sound) {
-    fl_scope all = fl_scope_begin();
-    fl_rng rng = {7, 0};
-    decoder d = {.all = spelling(NULL), .beam = beam};
-    fl_data_edits edits = {0};
-    int64_t steps = 0, out[MOST];
-    fl_seed(2);
-    const int64_t labels = LETTERS + (beam == 0);
-    d.sound = fv_param(fl_normal(FL_SHAPE(labels, DIMS), 0, 0.1, FL_F32, NULL));
-    d.bias = fv_param(fl_zeros(FL_SHAPE(labels), FL_F32));
-    d.pair = fv_param(fl_zeros(FL_SHAPE(1 + LETTERS * LETTERS), FL_F32));
-    d.optim = fl_optim_adam(FV_LIST(d.sound, d.bias, d.pair), .lr = 0.03);
-    const double start = fl_data_now();
-    while (!fl_error() && (seconds > 0 ? fl_data_now() - start < seconds : steps < options.steps)) {
+/* Trains for `seconds` of the processor, or for options.steps if 0. */
+static bool train(model *m, string *list, double seconds, int64_t seed) {
+    fl_data_set *set = fl_data_shuffle(fl_data_callback(options.strings, give_string, list), (uint64_t)seed);
+    set = fl_data_batches(set, .size = options.batch, .pad = true, .pad_value = {SILENCE * 0.25 + 2},
+                          .lengths = 3);
+    const double rate = m->search ? options.rate : options.ctc_rate, start = cpu_seconds();
+    fl_optim *optim = fl_optim_adamw(fl_nn_parameters(m->net), .lr = rate, .weight_decay = 1e-3);
+    fl_optim *pairs = fl_optim_adam(FV_LIST(m->weight), .lr = rate);
+    int64_t epoch = 0, index = 0;
+    bool ok = set && optim && pairs;
+    for (double done = 0; ok && done < 1;) {
         fl_scope s = fl_scope_begin();
-        fl_var *loss = fv_num(0);
-        for (int i = 0; i < BATCH; i++) {
-            const sentence one = make_sentence(&rng, sound);
-            loss = fv_add(loss, loss_of(&d, &one));
-        }
-        fl_optim_zero_grad(d.optim);
-        if (fl_backward(loss)) fl_optim_step(d.optim);
-        steps++;
+        fl_data_sample b;
+        const double lr = rate * fmin(1, (double)(m->steps + 1) / 50) * 0.5 * (1 + cos(3.14159265 * done));
+        fl_optim_zero_grad(optim), fl_optim_zero_grad(pairs);
+        ok = fl_optim_set_lr(optim, lr) && fl_optim_set_lr(pairs, lr) &&
+             fl_data_next(set, &epoch, &index, &b);
+        fl_var *x = ok ? fl_nn_forward(m->net, fv_const(b.t[0])) : NULL;
+        fl_var *loss = !x ? NULL : m->search ? loss_of_search(m, x, &b) : loss_of_ctc(x, &b);
+        ok = loss && fl_backward(loss) && fl_optim_clip(optim, 1) && fl_optim_step(optim) &&
+             (!m->search || fl_optim_step(pairs));
+        m->steps++, m->seconds = cpu_seconds() - start;
+        done = seconds > 0 ? m->seconds / seconds : (double)m->steps / (double)options.steps;
         fl_scope_end(&s);
     }
-    const double end = fl_data_now() - start;
-    rng = (fl_rng){99, 0};
-    for (int i = 0; i < TESTS && !fl_error(); i++) {
-        const sentence one = make_sentence(&rng, sound);
-        fl_data_edits_add(&edits, out, decode(&d, &one, out), one.letter, LENGTH);
-    }
-    const size_t bytes = sizeof(float[LETTERS][DIMS]);
-    const uint64_t hash = fl_error() ? 0 : training_mix(TRAINING_HASH, fl_data(fv_value(d.sound)), bytes);
-    printf("%-12s %6lld %8.2f %11lld %11.2f %%  %016llx\n", name, (long long)steps, end,
-           (long long)(d.nodes / (steps ? steps * BATCH : 1)), fl_data_edits_percent(&edits),
-           (unsigned long long)hash);
-    fl_optim_free(d.optim);
-    fl_heap_free(d.all.label);
-    fl_scope_end(&all);
-    return fl_error() ? (double)NAN : end;
+    fl_optim_free(optim), fl_optim_free(pairs);
+    fl_data_free(set);
+    return ok;
 }
 
-static bool decoders(void) {
-    float sound[LETTERS * DIMS];
+/* ---- tests ---- */
+
+/* Letters of the best path of g. Returns their number, -1 after an error. */
+static int64_t decode(fl_tensor *x, fl_tensor *weight, const states *g, int64_t *letter) {
+    const int64_t frames = x->shape[0];
+    tape t = tape_new();
+    const bool ok = frames <= MOST_FRAMES && lattice(&t, g, fl_data(x), fl_data(weight), frames, TEST_BEAM);
+    if (ok) lattice_best(&t, CLASSES, frames, letter);
+    tape_drop(&t);
+    return ok ? fl_speech_collapse(letter, frames, BLANK, letter) : -1;
+}
+
+/* Percent that are wrong: letters, found in any order (g[0]), and words (g[1]). */
+static bool test(const model *m, fl_tensor *weight, const string *list, int64_t n_tests, const states g[2],
+                 double percent[2]) {
+    static int64_t letter[MOST_FRAMES], word[MOST_FRAMES];
+    fl_data_edits edits[2] = {{0}};
+    bool ok = weight != NULL;
+    fl_nn_train(m->net, false);
+    for (int64_t i = 0; ok && i < n_tests; i++) {
+        fl_scope s = fl_scope_begin();
+        fl_no_grad(true);
+        const string *one = &list[i];
+        fl_tensor *x = fv_value(fl_nn_forward(m->net, fv_const(fl_unsqueeze(one->x, 0))));
+        x = fl_contiguous(fl_select(m->search ? x : fl_log_softmax(x, -1), 0, 0));
+        int64_t n = x ? decode(x, weight, &g[0], letter) : -1;
+        ok = n >= 0 && fl_data_edits_add(&edits[0], letter, n, fl_data(one->letter), fl_numel(one->letter));
+        n = ok ? decode(x, weight, &g[1], letter) : -1;
+        if (n >= 0) n = spelling_read(letter, n, word);
+        ok = n >= 0 && fl_data_edits_add(&edits[1], word, n, one->digit, one->digits);
+        fl_scope_end(&s);
+    }
+    for (int i = 0; i < 2; i++) percent[i] = fl_data_edits_percent(&edits[i]);
+    return ok;
+}
+
+/* Weights: logarithms of the probabilities of letters after letters in the training strings. */
+static fl_tensor *bigram(const string *list) {
+    float w[WEIGHTS] = {0};
+    double pair[LETTERS][LETTERS] = {{0}};
+    for (int64_t i = 0; i < options.strings; i++) {
+        const int64_t *letter = fl_data(list[i].letter);
+        for (int64_t k = 1; k < fl_numel(list[i].letter); k++) pair[letter[k - 1]][letter[k]]++;
+    }
+    for (int a = 0; a < LETTERS; a++) {
+        double sum = LETTERS; /* one more of each */
+        for (int b = 0; b < LETTERS; b++) sum += pair[a][b];
+        for (int b = 0; b < LETTERS; b++) w[weight_of(a, b)] = (float)log((pair[a][b] + 1) / sum);
+    }
+    return fl_from_host(w, FL_SHAPE(WEIGHTS), FL_F32);
+}
+
+/* Weights: a bonus for each word after the first. */
+static fl_tensor *word_bonus(double bonus) {
+    float w[WEIGHTS] = {0};
+    for (int b = 0; b < LETTERS; b++) w[weight_of(0, b)] = (float)bonus;
+    return fl_from_host(w, FL_SHAPE(WEIGHTS), FL_F32);
+}
+
+/* ---- the table ---- */
+
+enum { WORDS, ANY, CTC, CTC_BIGRAM, CTC_BONUS, ROWS };
+static const char *const row_name[ROWS] = {"search for words", "search for letters", "CTC", "CTC, bigram",
+                                           "CTC, bonus"};
+static double percents[ROWS][MOST_SEEDS][2];
+
+static void print_row(const model *m, int row, int64_t i) {
+    uint64_t hash = TRAINING_HASH;
+    fv_list p = fl_nn_parameters(m->net);
+    for (int k = 0; k < p.n; k++)
+        hash = training_mix(hash, fl_data(fv_value(p.v[k])), (size_t)fl_numel(fv_value(p.v[k])) * 4);
+    printf("%4lld  %-18s %6lld %8.1f %6lld %8.2f %% %8.2f %%  %016llx\n", (long long)(options.seed + i),
+           row_name[row], (long long)m->steps, m->seconds,
+           (long long)(m->strings ? m->nodes / m->strings : 0), percents[row][i][0], percents[row][i][1],
+           (unsigned long long)hash);
+    fflush(stdout);
+}
+
+/* Trains by each loss and tests; i: of the seeds. The search for letters starts from the bigram's weights. */
+static bool experiment(const corpus *c, const fl_speech_features *f, const states g[2], int64_t i) {
+    const int64_t seed = options.seed + i;
     fl_scope s = fl_scope_begin();
-    fl_tensor *t = fl_normal(FL_SHAPE(LETTERS, DIMS), 0, 1, FL_F32, NULL);
-    bool ok = t && fl_to_host(t, sound, sizeof sound);
-    printf("%-12s %6s %8s %11s %13s  hash\n", "", "steps", "seconds", "nodes each", "letter error");
-    const double seconds = ok ? train("all paths", INFINITY, 0, sound) : (double)NAN;
-    ok = seconds > 0 && train("beam", options.beam, 0, sound) > 0 && train("CTC", 0, seconds, sound) > 0;
+    string *known = make_strings(c, f, options.strings, seed, false);
+    string *tests = known ? make_strings(c, f, options.tests, seed, true) : NULL;
+    bool ok = tests != NULL;
+    double seconds = 0;
+    for (int row = WORDS; ok && row <= CTC; row++) {
+        fl_seed((uint64_t)seed);
+        model m = {.net = recordings_net(options.width, (int)options.blocks),
+                   .weight = fv_param(row == ANY ? bigram(known) : fl_zeros(FL_SHAPE(WEIGHTS), FL_F32)),
+                   .search = row == CTC ? NULL : row == ANY ? &g[0] : &g[1]};
+        ok = m.net && m.weight && train(&m, known, seconds, seed) &&
+             test(&m, fv_value(m.weight), tests, options.tests, g, percents[row][i]);
+        if (row == WORDS) seconds = m.seconds;
+        if (ok) print_row(&m, row, i);
+        if (ok && row == CTC) {
+            double best = 0, least = INFINITY, percent[2];
+            for (int bonus = 0; ok && bonus < 6; bonus++) { /* chosen on the strings it was trained with */
+                ok = test(&m, word_bonus(bonus), known, options.tests / 2, g, percent);
+                if (percent[1] < least) least = percent[1], best = bonus;
+            }
+            ok = ok && test(&m, bigram(known), tests, options.tests, g, percents[CTC_BIGRAM][i]) &&
+                 test(&m, word_bonus(best), tests, options.tests, g, percents[CTC_BONUS][i]);
+            for (row = CTC_BIGRAM; ok && row < ROWS; row++) print_row(&m, row, i);
+        }
+        fl_nn_free(m.net);
+    }
+    fl_heap_free(known), fl_heap_free(tests);
     fl_scope_end(&s);
     return ok;
 }
 
+static void print_means(void) {
+    puts("\nmean (least to most)");
+    for (int row = 0; row < ROWS; row++) {
+        printf("%-18s", row_name[row]);
+        for (int k = 0; k < 2; k++) {
+            double sum = 0, least = INFINITY, most = 0;
+            for (int64_t i = 0; i < options.seeds; i++) {
+                const double p = percents[row][i][k];
+                sum += p, least = fmin(least, p), most = fmax(most, p);
+            }
+            printf("  %s %.1f %% (%.1f to %.1f)", k ? "words" : "letters", sum / (double)options.seeds, least,
+                   most);
+        }
+        puts("");
+    }
+}
+
 int main(int argc, char **argv) {
-    const argument list[] = {{"frames", .whole = &options.frames, .low = 4, .high = 1e6},
+    const argument list[] = {{"data", .text = &options.data},
+                             {"frames", .whole = &options.frames, .low = 4, .high = 1e6},
                              {"states", .whole = &options.states, .low = 4, .high = 2000},
                              {"steps", .whole = &options.steps, .low = 1, .high = 1e6},
                              {"beam", .number = &options.beam, .low = 1e-3, .high = 1e6},
+                             {"rate", .number = &options.rate, .low = 0, .high = 1},
+                             {"ctc-rate", .number = &options.ctc_rate, .low = 0, .high = 1},
+                             {"blocks", .whole = &options.blocks, .low = 0, .high = 5},
+                             {"seeds", .whole = &options.seeds, .low = 1, .high = MOST_SEEDS},
                              {"seed", .whole = &options.seed, .low = 0, .high = 9e15},
                              {"small", .on = &options.small, .about = "a few seconds"},
                              {NULL, .low = 0}};
     if (!arguments_read(argc, argv, list)) return 2;
-    if (options.small) options.frames = 500, options.steps = 60;
+    if (options.small)
+        options.frames = 500, options.steps = 8, options.strings = 24, options.tests = 8, options.width = 16,
+        options.seeds = 1;
+    fl_set_threads(1);
     fl_seed((uint64_t)options.seed);
-    const bool ok = measure() && decoders();
-    if (!ok) fprintf(stderr, "beam_search: %s\n", fl_error());
+    corpus c = {0};
+    spelling any, text;
+    spelling_any(&any), spelling_words(&text);
+    const states g[2] = {spelling_states(&any), spelling_states(&text)};
+    fl_speech_features *f = recordings_features();
+    bool ok = g[0].label && g[1].label && f && lattice_cost(options.frames, (int)options.states);
+    ok = ok && spelling_check();
+    if (options.data)
+        ok = ok && load_list(options.data, "train.lst", &c) && load_list(options.data, "test.lst", &c);
+    else ok = ok && synthesise_corpus(&c, options.small ? 12 : 300, 1);
+    for (int64_t i = 0; !options.data && i < c.n; i++) c.r[i].speaker = (int)(i / DIGITS % 6); /* voices */
+    if (ok) puts("seed                      steps  seconds  nodes    letters      words  hash");
+    for (int64_t i = 0; ok && i < options.seeds; i++) ok = experiment(&c, f, g, i);
+    if (ok) print_means();
+    else fprintf(stderr, "beam_search: %s\n", fl_error());
+    corpus_free(&c);
+    fl_speech_features_free(f);
+    fl_heap_free(g[0].label), fl_heap_free(g[1].label);
     return !ok;
 }
 /* MIT licence: see LICENSE. */

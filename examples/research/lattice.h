@@ -106,20 +106,20 @@ static inline void tape_drop(void *at) {
 }
 
 /* What may follow what: state s says label[s], and is reached from the states from[first[s] .. first[s + 1]),
-   or -1, the start, with the weights weight[]. Paths end in the last n_ends states. */
+   or -1, the start, with the weights weight[]. "State" n is the end of paths. */
 typedef struct states {
-    int n, n_ends, n_labels;
-    int32_t *label, *first, *from, *weight;
+    int n, n_labels;
+    int32_t *label, *first, *from, *weight; /* first: n + 2 of them */
 } states;
 
-/* The paths of n_frames frames, of emission [n_frames][n_labels]; the last node is their sum. False after
-   fl_fail. */
+/* The paths of n_frames frames, of emission [n_frames][n_labels]; the last node is their sum. If no path ends
+   within the beam, all are added. False after fl_fail. */
 static inline bool lattice(tape *t, const states *g, const float *emission, const float *weight,
                            int64_t n_frames, double beam) {
     int32_t *at = fl_heap_alloc(2 * (size_t)g->n * sizeof *at), *before = at ? at + g->n : NULL;
     for (int s = 0; at && s < g->n; s++) before[s] = -1;
     for (int64_t f = 0; at && f <= n_frames; f++) {
-        const int64_t begin = t->n, more_arcs = t->n_arcs + g->first[g->n] + g->n;
+        const int64_t begin = t->n, more_arcs = t->n_arcs + g->first[g->n + 1];
         if (!fl_heap_grow(&t->node, &t->cap, t->n + g->n + 1, sizeof *t->node) ||
             !fl_heap_grow(&t->arc, &t->arc_cap, more_arcs, sizeof *t->arc))
             return fl_heap_free(at), false;
@@ -140,12 +140,28 @@ static inline bool lattice(tape *t, const states *g, const float *emission, cons
     }
     if (!at) return false;
     const int64_t arcs = t->n_arcs;
-    for (int s = g->n - g->n_ends; s < g->n; s++)
-        if (before[s] >= 0) t->arc[t->n_arcs++] = (arc){before[s], 0, 0}; /* weight[0] is 0 */
+    for (int i = g->first[g->n]; i < g->first[g->n + 1]; i++)
+        if (before[g->from[i]] >= 0) t->arc[t->n_arcs++] = (arc){before[g->from[i]], g->weight[i], 0};
     fl_heap_free(at);
-    if (t->n_arcs == arcs) return fl_fail("lattice: no path is left: got a beam of %g", beam);
+    if (t->n_arcs == arcs && beam < INFINITY) {
+        t->n = t->n_arcs = 0;
+        return lattice(t, g, emission, weight, n_frames, INFINITY);
+    }
+    if (t->n_arcs == arcs) return fl_fail("lattice: no path has %lld frames", (long long)n_frames);
     tape_sum(t, arcs, -1, 0, weight);
     return true;
+}
+
+/* Labels of n_frames frames: from the end, each time the arc with the largest share. */
+static inline void lattice_best(const tape *t, int n_labels, int64_t n_frames, int64_t *label) {
+    const node *y = &t->node[t->n - 1];
+    for (int64_t f = n_frames - 1; f >= 0; f--) {
+        const arc *best = t->arc + y->arcs;
+        for (int i = 1; i < y->n_arcs; i++)
+            if (t->arc[y->arcs + i].share > best->share) best = &t->arc[y->arcs + i];
+        y = &t->node[best->from];
+        label[f] = y->emission % n_labels;
+    }
 }
 
 static inline void lattice_back(fl_node *n, fl_var *dy) {
