@@ -5,7 +5,7 @@
 #ifndef FL_CPU_COPY_H
 #define FL_CPU_COPY_H
 #include "slots.h"
-/* The sequence of iota in dtype d, its argument an fl_iota_args; NULL if there is none. */
+/* The sequence of iota in dtype d, its argument an fl_iota_args; NULL: it has none. */
 FL_PRIVATE fl__sequence fl__iota_sequence(fl_dtype d);
 #endif
 
