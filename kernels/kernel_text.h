@@ -48,6 +48,11 @@ FL_PRIVATE bool fl__kernel_print(fl__text *to, const fl_formula *f, fl_dtype d, 
    others. */
 FL_PRIVATE void fl__kernel_steps(fl__text *to, const fl_formula *f, const char *type, const char *suffix,
                                  char at[FL_FORMULA_OPERANDS][8], bool *scalar, bool before);
+/* Prints f, the program of a step over tensors (fl/records/step.h), as a kernel "rule_step" in CUDA C. dtype:
+   of its reads, writes and, if `narrow`, the copy of the first write. A block computes what depends on
+   numbers alone once. */
+FL_PRIVATE void fl__kernel_print_step(fl__text *to, const fl_formula *f, int n_reads, int n_writes,
+                                      bool narrow, const int *dtype);
 /* Backends that compile programs themselves, when a program runs first: kernels/cuda/program.h. `shipped`
    returns such a backend's table as shipped while it can, else NULL. Without one: NULL for all backends. */
 typedef const fl_backend *(*fl__program_tables)(const fl_backend *now);
@@ -274,6 +279,85 @@ FL_PRIVATE void fl__kernel_steps(fl__text *to, const fl_formula *f, const char *
         snprintf(at[s->to], sizeof at[0], "%c%d", known ? 's' : 't', i);
         if (scalar) scalar[s->to] = known;
     }
+}
+
+/* ---- optimizer steps in CUDA C ---- */
+
+/* Names the values at the start; which of them are numbers. */
+static void fl__step_values(const fl_formula *f, int tensors, char at[FL_FORMULA_OPERANDS][8],
+                            bool *scalar) {
+    for (int i = 0; i < f->n_in; i++) {
+        snprintf(at[i], sizeof at[0], "%c%d", i < tensors ? 'a' : 'n', i);
+        scalar[i] = i >= tensors;
+    }
+    for (int i = 0; i < f->n_constants; i++) {
+        snprintf(at[FL_FORMULA_CONSTANT + i], sizeof at[0], "c%d", i);
+        scalar[FL_FORMULA_CONSTANT + i] = true;
+    }
+}
+
+/* Prints the values that a block shares, by name: numbers, constants, and those of the steps on numbers. */
+static void fl__step_cells(fl__text *to, const fl_formula *f, int tensors, const bool *of_numbers) {
+    static const char line[] = "    [[maybe_unused]] const double %c%d = cell[%d];\n";
+    int cell = 0;
+    for (int i = tensors; i < f->n_in; i++) fl__text_add(to, line, 'n', i, cell++);
+    for (int i = 0; i < f->n_constants; i++) fl__text_add(to, line, 'c', i, cell++);
+    for (int i = 0; i < f->n_steps; i++)
+        if (of_numbers[i]) fl__text_add(to, line, 's', i, cell++);
+}
+
+static void fl__step_begin(fl__text *to, const fl_formula *f, int tensors, const char *type,
+                           const char *suffix, bool *of_numbers) {
+    const bool none[FL_FORMULA_STEPS] = {false};
+    char at[FL_FORMULA_OPERANDS][8];
+    bool scalar[FL_FORMULA_OPERANDS] = {false};
+    fl__step_values(f, tensors, at, scalar);
+    fl__text_add(to, "extern \"C\" __global__ void rule_step(flk_step_rule r, flk_step_list l) {\n"
+                     "    __shared__ double cell[FLK_STEP_CELLS];\n    int block = (int)blockIdx.x;\n"
+                     "    const flk_step_entry &e = l.entry[flk_entry_of(l.first, l.n, &block)];\n"
+                     "    if (threadIdx.x == 0) {\n    int cells = flk_step_numbers(r, e, cell);\n");
+    fl__step_cells(to, f, tensors, none);
+    fl__kernel_steps(to, f, type, suffix, at, scalar, true);
+    fl__step_values(f, tensors, at, scalar);
+    for (int i = 0; i < f->n_steps; i++) {
+        const fl_formula_step *s = &f->step[i];
+        of_numbers[i] = true;
+        for (int k = 0; k < fl_primitive_operands((fl_primitive)s->primitive); k++)
+            of_numbers[i] &= scalar[s->in[k]];
+        if ((scalar[s->to] = of_numbers[i])) fl__text_add(to, "    cell[cells++] = s%d;\n", i);
+    }
+    fl__text_add(to, "    }\n    __syncthreads();\n    if (r.skips && cell[0] == 0) return;\n");
+    fl__step_cells(to, f, tensors, of_numbers);
+}
+
+FL_PRIVATE void fl__kernel_print_step(fl__text *to, const fl_formula *f, int n_reads, int n_writes,
+                                      bool narrow, const int *dtype) {
+    const int n = n_reads + n_writes;
+    const bool f64 = dtype[n_reads] == (int)FL_F64;
+    const char *type = f64 ? "double" : "float", *suffix = f64 ? "f64" : "f32";
+    char at[FL_FORMULA_OPERANDS][8];
+    bool scalar[FL_FORMULA_OPERANDS] = {false}, of_numbers[FL_FORMULA_STEPS];
+    fl__step_begin(to, f, n, type, suffix, of_numbers);
+    fl__step_values(f, n, at, scalar);
+    fl__text_add(to, "    enum { EACH = FLK_VECTOR<%s>, ALL = FLK_BLOCK * EACH };\n"
+                     "    const int64_t begin = (int64_t)block * ALL * FLK_STEP_RUNS;\n"
+                     "    const int64_t last = begin + ALL * FLK_STEP_RUNS, end = e.n < last ? e.n : last;\n"
+                     "    const bool fits = flk_step_fits(e, %d);\n"
+                     "    for (int64_t i = begin + threadIdx.x * EACH; i < end; i += ALL) {\n",
+                 type, n + narrow);
+    for (int k = 0; k < n; k++)
+        fl__text_add(to, "    %s v%d[EACH];\n    flk_step_load<%d>(e.p[%d], i, end, fits, v%d);\n", type, k,
+                     dtype[k], k, k);
+    fl__text_add(to, "    #pragma unroll\n    for (int j = 0; j < EACH; j++) {\n");
+    for (int k = 0; k < n; k++) fl__text_add(to, "        const %s a%d = v%d[j];\n", type, k, k);
+    fl__kernel_steps(to, f, type, suffix, at, scalar, false);
+    for (int k = 0; k < n_writes; k++)
+        fl__text_add(to, "        v%d[j] = (%s)%s;\n", n_reads + k, type, at[f->out[k]]);
+    fl__text_add(to, "    }\n");
+    for (int k = n_reads; k < n + narrow; k++)
+        fl__text_add(to, "    flk_step_store<%d>(e.p[%d], i, end, fits, v%d);\n", dtype[k], k,
+                     k < n ? k : n_reads);
+    fl__text_add(to, "    }\n}\n");
 }
 
 FL_PRIVATE bool fl__kernel_print(fl__text *to, const fl_formula *f, fl_dtype d, const char *name,

@@ -812,6 +812,72 @@ TEST(clipping_and_a_step_of_all_parameters_are_six_launches) {
     CHECK_EQ_INT(test_live_buffers(), 0);
 }
 
+/* Weights in bf16 with f32 masters, and between them norms in f32: a rule each. */
+TEST(a_step_of_two_dtypes_is_a_launch_of_each) {
+    NEEDS_EMULATION;
+    enum { PARAMS = 30 };
+    fl_var *p[PARAMS];
+    for (int i = 0; i < PARAMS; i++) p[i] = fv_param(fl_ones(FL_SHAPE(40 + i), i % 2 ? FL_F32 : FL_BF16));
+    fl_optim *o = fl_optim_sgd(((fv_list){PARAMS, p}), .lr = 0.5, .momentum = 0.9, .master = true);
+    for (int step = 0; step < 3; step++) {
+        for (int i = 0; i < PARAMS; i++)
+            CHECK(fv_set_grad(p[i], fv_const(fl_full(FL_SHAPE(40 + i), 0.25, fv_value(p[i])->dtype))));
+        CHECK(fl_sync(fv_value(p[0])));
+        const int64_t before = cuda_emu_launches();
+        CHECK(fl_optim_step(o) && fl_sync(fv_value(p[0])));
+        CHECK_EQ_INT(cuda_emu_launches() - before, 3); /* and the counts of steps */
+    }
+    for (int i = 0; i < PARAMS; i++) /* 1 - 0.125 (1 + 1.9 + 2.71) */
+        CHECK_NEAR(fl_item(fl_mean(fv_value(p[i]), FL_ALL_AXES)), 0.29875, i % 2 ? 1e-6 : 2e-3);
+    fl_optim_free(o);
+}
+
+enum { RULE_ELEMENTS = 20001 };
+/* Three steps of a parameter, or of the same numbers as two, with its states. */
+static void train_rule(bool adam, fl_dtype d, int parts, float *last) {
+    fl_rng rng = {9, 1};
+    fl_scope s = fl_scope_begin();
+    fl_tensor *all = fl_normal(FL_SHAPE(RULE_ELEMENTS), 0, 1, FL_F32, &rng);
+    fl_var *p[2];
+    for (int i = 0; i < parts; i++)
+        p[i] = fv_param(fl_cast(fl_slice(all, 0, i * 10000, i + 1 < parts ? 10000 : RULE_ELEMENTS, 1), d));
+    const fv_list list = {parts, p};
+    fl_optim *o = adam ? fl_optim_adamw(list, .lr = 1e-2, .master = true)
+                       : fl_optim_sgd(list, .lr = 0.1, .momentum = 0.9, .nesterov = true, .master = true);
+    for (int step = 0; step < 3; step++) {
+        fl_tensor *g = fl_cast(fl_normal(FL_SHAPE(RULE_ELEMENTS), 0, 1, FL_F32, &rng), d);
+        for (int i = 0; i < parts; i++)
+            CHECK(fv_set_grad(p[i], fv_const(fl_contiguous(
+                fl_slice(g, 0, i * 10000, i + 1 < parts ? 10000 : RULE_ELEMENTS, 1)))));
+        CHECK(fl_optim_step(o));
+    }
+    for (int i = 0; i < parts; i++)
+        CHECK(fl_to_host(fl_cast(fv_value(p[i]), FL_F32), last + i * 10000,
+                         sizeof *last * (size_t)(i + 1 < parts ? 10000 : RULE_ELEMENTS - i * 10000)));
+    fl_optim_free(o);
+    fl_scope_end(&s);
+}
+
+/* Rules of large tensors are compiled once, those of small ones interpreted. */
+TEST(compiled_rules_have_the_bits_of_interpreted_ones) {
+    NEEDS_EMULATION;
+    if (!compiles_programs()) SKIP("NVRTC: FL_CUDA_LIBS");
+    static float got[RULE_ELEMENTS], want[RULE_ELEMENTS], host[RULE_ELEMENTS];
+    for (int i = 0; i < 4; i++) {
+        const fl_dtype d = i & 2 ? FL_BF16 : FL_F32;
+        const int before = programs_compiled();
+        train_rule(i & 1, d, 2, want);
+        CHECK_EQ_INT(programs_compiled(), before);
+        train_rule(i & 1, d, 1, got);
+        CHECK_EQ_INT(programs_compiled(), (before < 0 ? 0 : before) + 1);
+        CHECK(!memcmp(got, want, sizeof got));
+        CHECK(fl_backend_set_default("cpu"));
+        train_rule(i & 1, d, 1, host);
+        CHECK(use_cuda());
+        for (int k = 0; k < RULE_ELEMENTS; k += 101) CHECK_NEAR(got[k], host[k], d == FL_F32 ? 1e-5 : 0.04);
+    }
+}
+
 /* What waits in the queue is as if it had run: a step that reads what one before wrote, a tensor that is
    dropped, one that is read. */
 TEST(what_waits_is_seen_by_nobody) {

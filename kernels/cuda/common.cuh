@@ -13,6 +13,7 @@
 #include "../../fl/tensor/op_table.h"
 #include "../fl_math.h"
 #include "flk.h"
+#include "elements.h"
 
 #ifndef __CUDACC_RTC__
 /* The only way to launch a kernel. The value is that of a flk_ function: NULL, or the error. */
@@ -110,87 +111,6 @@ static __device__ __forceinline__ double flk_tanh(double x) { return flm_tanh_f6
 static __device__ __forceinline__ float flk_sqrt(float x) { return flm_sqrt_f32(x); }
 static __device__ __forceinline__ double flk_sqrt(double x) { return flm_sqrt_f64(x); }
 
-/* ---- elements: conversion between storage dtypes and the type of the computation ---- */
-
-/* Halves use the device's conversions, with the same rounding; but NaN payloads are lost there. */
-static __device__ __forceinline__ float flk_widen(int dtype, uint16_t h) {
-    if (dtype == FLK_BF16) return flm_bf16_to_f32(h);
-#ifdef __CUDA_ARCH__
-    float x;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h));
-    return x;
-#else
-    return flm_f16_to_f32(h);
-#endif
-}
-static __device__ __forceinline__ uint32_t flk_narrow(int dtype, float low, float high) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    uint32_t w;
-    if (dtype == FLK_F16) asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(high), "f"(low));
-    else asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(high), "f"(low));
-    return w;
-#else
-    if (dtype == FLK_F16) return flm_f32_to_f16(low) | (uint32_t)flm_f32_to_f16(high) << 16;
-    return flm_f32_to_bf16(low) | (uint32_t)flm_f32_to_bf16(high) << 16;
-#endif
-}
-
-template <class T> static __device__ __forceinline__ T flk_load_at(const void *p, int dtype, int64_t at);
-template <> __device__ __forceinline__ float flk_load_at<float>(const void *p, int dtype, int64_t at) {
-    if (dtype == FLK_F32) return ((const float *)p)[at];
-    return flk_widen(dtype, ((const uint16_t *)p)[at]);
-}
-template <> __device__ __forceinline__ double flk_load_at<double>(const void *p, int, int64_t at) {
-    return ((const double *)p)[at];
-}
-template <> __device__ __forceinline__ uint8_t flk_load_at<uint8_t>(const void *p, int, int64_t at) {
-    return ((const uint8_t *)p)[at];
-}
-template <> __device__ __forceinline__ uint64_t flk_load_at<uint64_t>(const void *p, int, int64_t at) {
-    return ((const uint64_t *)p)[at];
-}
-template <> __device__ __forceinline__ int64_t flk_load_at<int64_t>(const void *p, int dtype, int64_t at) {
-    switch (dtype) {
-    case FLK_I8: return ((const int8_t *)p)[at];
-    case FLK_I16: return ((const int16_t *)p)[at];
-    case FLK_I32: return ((const int32_t *)p)[at];
-    case FLK_U16: return ((const uint16_t *)p)[at];
-    case FLK_U32: return ((const uint32_t *)p)[at];
-    case FLK_I64:
-    case FLK_U64: return ((const int64_t *)p)[at];
-    default: return ((const uint8_t *)p)[at];
-    }
-}
-
-template <class T> static __device__ __forceinline__ T flk_load(const flk_operand &t, int64_t at) {
-    T v;
-    if (t.p) return flk_load_at<T>(t.p, t.dtype, at);
-    flk_number(t, &v);
-    return v;
-}
-
-static __device__ __forceinline__ void flk_store(const flk_operand &t, int64_t at, float v) {
-    if (t.dtype == FLK_F32) ((float *)t.p)[at] = v;
-    else ((uint16_t *)t.p)[at] = (uint16_t)flk_narrow(t.dtype, v, 0);
-}
-static __device__ __forceinline__ void flk_store(const flk_operand &t, int64_t at, double v) {
-    ((double *)t.p)[at] = v;
-}
-static __device__ __forceinline__ void flk_store(const flk_operand &t, int64_t at, uint8_t v) {
-    ((uint8_t *)t.p)[at] = v;
-}
-static __device__ __forceinline__ void flk_store(const flk_operand &t, int64_t at, int64_t v) {
-    switch (t.dtype) {
-    case FLK_I64:
-    case FLK_U64: ((int64_t *)t.p)[at] = v; break;
-    case FLK_I32:
-    case FLK_U32: ((int32_t *)t.p)[at] = (int32_t)v; break;
-    case FLK_I16:
-    case FLK_U16: ((int16_t *)t.p)[at] = (int16_t)v; break;
-    default: ((int8_t *)t.p)[at] = (int8_t)v;
-    }
-}
-
 /* ---- approximate primitives for results that are rounded to bf16: within 1/8 of its last place, by the
    device's 2^x and 1/x, whose relative errors are at most 2^-22 and 2^-23. The emulation makes errors of
    that size, of either sign, so that tests cover the worst case. ---- */
@@ -234,33 +154,7 @@ static __device__ __forceinline__ float flk_near_erf(float x) {
     return copysignf(1 - flk_exp2_near(-1.44269504f * q), x);
 }
 
-/* ---- vectors: the elements in 16 bytes, which one thread processes at once ---- */
-
-/* Maximal number of elements of a type. For f32 4, or 8 if an operand is half. */
-template <class T> static constexpr int FLK_VECTOR = sizeof(T) == 4 ? 8 : 16 / (int)sizeof(T);
-struct alignas(16) flk_16 {
-    uint32_t word[4];
-};
-struct alignas(8) flk_8 {
-    uint32_t word[2];
-};
-
-/* Loads or stores 1, 2, 4, 8 or 16 bytes at once; the same for all threads except at the end of a pass. */
-static __device__ __forceinline__ flk_16 flk_take(const void *p, int bytes) {
-    flk_16 a = {};
-    if (bytes == 16) a = *(const flk_16 *)p;
-    else if (bytes == 8) a.word[0] = ((const flk_8 *)p)->word[0], a.word[1] = ((const flk_8 *)p)->word[1];
-    else if (bytes == 4) a.word[0] = *(const uint32_t *)p;
-    else a.word[0] = bytes == 2 ? *(const uint16_t *)p : *(const uint8_t *)p;
-    return a;
-}
-static __device__ __forceinline__ void flk_put(void *p, int bytes, flk_16 a) {
-    if (bytes == 16) *(flk_16 *)p = a;
-    else if (bytes == 8) *(flk_8 *)p = {{a.word[0], a.word[1]}};
-    else if (bytes == 4) *(uint32_t *)p = a.word[0];
-    else if (bytes == 2) *(uint16_t *)p = (uint16_t)a.word[0];
-    else *(uint8_t *)p = (uint8_t)a.word[0];
-}
+/* ---- passes by vectors ---- */
 
 #ifndef __CUDACC_RTC__
 static inline int flk_size(int dtype) {
@@ -304,56 +198,6 @@ static __device__ __forceinline__ int flk_elements_of(const flk_pass &p, int64_t
 }
 static __device__ __forceinline__ int flk_elements(const flk_pass &p, int64_t *first) {
     return flk_elements_of(p, flk_thread(), first);
-}
-
-/* Loads n > 1 contiguous elements. */
-template <class T>
-static __device__ __forceinline__ void flk_load_vector(const flk_operand &t, int64_t at, int n, T *v) {
-    const flk_16 a = flk_take((const T *)t.p + at, n * (int)sizeof(T));
-    memcpy(v, &a, 16);
-}
-template <>
-__device__ __forceinline__ void flk_load_vector(const flk_operand &t, int64_t at, int n, float *v) {
-    const bool wide = t.dtype == FLK_F32;
-    const flk_16 *p = (const flk_16 *)((const char *)t.p + at * (wide ? 4 : 2)), a = p[0];
-    if (wide) memcpy(v, &a, 16);
-    if (wide && n == 8) {
-        const flk_16 b = p[1];
-        memcpy(v + 4, &b, 16);
-    }
-    for (int j = 0; j < 8 && !wide; j++) v[j] = flk_widen(t.dtype, (uint16_t)(a.word[j / 2] >> j % 2 * 16));
-}
-/* Loads n elements of operand k; a broadcast operand repeats one. */
-template <class T>
-static __device__ __forceinline__ void flk_load_each(const flk_pass &p, int k, int64_t at, int n, T *v) {
-    const flk_operand &t = p.t[k];
-    if (n > 1 && t.p && t.stride[p.ndim - 1]) return flk_load_vector(t, at, n, v);
-    const T x = flk_load<T>(t, at);
-    for (int j = 0; j < FLK_VECTOR<T>; j++) v[j] = x;
-}
-
-template <class T>
-static __device__ __forceinline__ void flk_store_vector(const flk_operand &t, int64_t at, int n, const T *v) {
-    flk_16 a;
-    memcpy(&a, v, 16);
-    flk_put((T *)t.p + at, n * (int)sizeof(T), a);
-}
-template <>
-__device__ __forceinline__ void flk_store_vector(const flk_operand &t, int64_t at, int n, const float *v) {
-    const bool wide = t.dtype == FLK_F32;
-    flk_16 *p = (flk_16 *)((char *)t.p + at * (wide ? 4 : 2)), a = {};
-    if (wide) memcpy(&a, v, 16);
-    for (int j = 0; j < 4 && !wide; j++) a.word[j] = flk_narrow(t.dtype, v[2 * j], v[2 * j + 1]);
-    p[0] = a;
-    if (wide && n == 8) {
-        memcpy(&a, v + 4, 16);
-        p[1] = a;
-    }
-}
-template <class T>
-static __device__ __forceinline__ void flk_store_each(const flk_operand &t, int64_t at, int n, const T *v) {
-    if (n > 1) flk_store_vector(t, at, n, v);
-    else flk_store(t, at, v[0]);
 }
 
 /* The first fault stays. Only the thread that finds the device's entry free writes over the bus. */

@@ -17,23 +17,6 @@
 extern "C" {
 #endif
 
-/* Numbered as fl_dtype: backend.h checks it. */
-enum {
-    FLK_B8 = 1,
-    FLK_U8,
-    FLK_I8,
-    FLK_I16,
-    FLK_I32,
-    FLK_I64,
-    FLK_U16,
-    FLK_U32,
-    FLK_U64,
-    FLK_F16,
-    FLK_BF16,
-    FLK_F32,
-    FLK_F64
-};
-
 /* ---- runtime ---- */
 
 /* flk_start opens driver and device, and makes it this thread's current device; cheap when repeated. */
@@ -352,33 +335,8 @@ const char *flk_fft_run(const flk_fft *f, int dtype);
 
 /* ---- steps ---- */
 
-enum { FLK_STEP_PLACES = 23, FLK_STEP_CELLS = 100, FLK_STEP_WORDS = 64, FLK_MANY = 192 };
-/* A primitive of fl/tensor/formula.h. Registers below FLK_STEP_PLACES hold a value per element, first the
-   tensors'; register FLK_STEP_PLACES + k is cell k, a scalar. */
-typedef struct flk_word {
-    uint8_t primitive, to, in[3];
-} flk_word;
-/* An optimizer step's program in two parts: words on cells only, then on elements. Cells are first the
-   scalars of weak or 1-d tensors, then the constants. Tensors are reads, writes and, with narrow, an
-   additional narrow copy of the first write; the new values of writes are stored at out. skips: scalar 0 may
-   skip the step. */
-typedef struct flk_step_rule {
-    int n_reads, n_writes, narrow, skips, n_numbers, n_constants, n_first, n_words;
-    int dtype[8], number_dtype[6], numbers[6], number_step[6];
-    double weak[6], constant[16];
-    flk_word word[FLK_STEP_WORDS];
-    uint8_t out[4];
-} flk_step_rule;
-typedef struct flk_step_entry {
-    int64_t n;
-    void *p[8];
-    const void *number[6];
-} flk_step_entry;
-typedef struct flk_step_list {
-    int n, first[FLK_MANY]; /* first: workspace of flk_step */
-    flk_step_entry entry[FLK_MANY];
-} flk_step_list;
-const char *flk_step(const flk_step_rule *r, flk_step_list *l);
+/* kernel: the rule's, compiled (program.h); NULL: interprets it. */
+const char *flk_step(const flk_step_rule *r, flk_step_list *l, void *kernel);
 
 /* Sum of squares of p's elements, added to `before`, or 0; follows: added to the previous entry. y: NULL if
    only the next entry needs it. part: FLK_MANY * FLK_SQUARES_PARTS numbers; *ended: 0. */

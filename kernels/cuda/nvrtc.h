@@ -1,7 +1,7 @@
 /* kernels/cuda/nvrtc.h - compiles CUDA C in this process with NVIDIA's library NVRTC
 
-   The functions of fl_math.h and pass.h are declared before the text, from texts embedded here: no file is
-   read. */
+   The functions of fl_math.h, pass.h and elements.h are declared before the text, from texts embedded here:
+   no file is read. */
 #ifndef FL_CUDA_NVRTC_H
 #define FL_CUDA_NVRTC_H
 #include "../../fl_mem.h"
@@ -92,14 +92,18 @@ FL_PRIVATE char *fl__nvrtc_compile(const char *text, int architecture, bool ptx,
     static const char *const pass[] = {
 #include "pass_text.inc"
         NULL};
-    static const char *const names[] = {"rtc.h", "fl_math.h", "fl_math_f32.h", "pass.h"};
-    const char *const *const pieces[] = {rtc, fl__math_text(), fl__math_f32_text(), pass};
+    static const char *const elements[] = {
+#include "elements_text.inc"
+        NULL};
+    static const char *const names[] = {"rtc.h", "fl_math.h", "fl_math_f32.h", "pass.h", "elements.h"};
+    const char *const *const pieces[] = {rtc, fl__math_text(), fl__math_f32_text(), pass, elements};
     enum { FILES = sizeof names / sizeof *names };
     const fl__nvrtc_calls *n = fl__nvrtc();
     char option[40], *file[FILES], *made = NULL;
     const char *const options[] = {option, "--std=c++17", "--fmad=false",
                                    "--device-as-default-execution-space", "--pre-include=rtc.h",
-                                   "--pre-include=fl_math.h", "--pre-include=pass.h"};
+                                   "--pre-include=fl_math.h", "--pre-include=pass.h",
+                                   "--pre-include=elements.h"};
     fl__nvrtc_program p = NULL;
     size_t said = 0;
     bool ok = true;

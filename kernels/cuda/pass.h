@@ -1,10 +1,27 @@
-/* kernels/cuda/pass.h - element-wise operands: pointers, shapes and strides, and where their elements are
+/* kernels/cuda/pass.h - element-wise operands, and where their elements are; what a step over tensors is
 
    Also part of the text of kernels that are compiled while a program runs, as pass_text.inc. */
 #ifndef FLK_PASS_H
 #define FLK_PASS_H
 
 enum { FLK_DIMS = 8, FLK_OPERANDS = 6, FLK_PROGRAM_OPERANDS = 12, FLK_PROGRAM_NUMBERS = 16, FLK_BLOCK = 256 };
+
+/* Numbered as fl_dtype: backend.h checks it. */
+enum {
+    FLK_B8 = 1,
+    FLK_U8,
+    FLK_I8,
+    FLK_I16,
+    FLK_I32,
+    FLK_I64,
+    FLK_U16,
+    FLK_U32,
+    FLK_U64,
+    FLK_F16,
+    FLK_BF16,
+    FLK_F32,
+    FLK_F64
+};
 
 typedef struct flk_operand {
     void *p; /* NULL: a number, the same for all elements */
@@ -33,6 +50,33 @@ typedef struct flk_program {
     flk_operand t[FLK_PROGRAM_OPERANDS];
     double number[FLK_PROGRAM_NUMBERS];
 } flk_program;
+
+enum { FLK_STEP_PLACES = 23, FLK_STEP_CELLS = 100, FLK_STEP_WORDS = 64, FLK_MANY = 192, FLK_STEP_RUNS = 8 };
+/* A primitive of fl/tensor/formula.h. Registers below FLK_STEP_PLACES hold a value per element, first the
+   tensors'; register FLK_STEP_PLACES + k is cell k, a scalar. */
+typedef struct flk_word {
+    uint8_t primitive, to, in[3];
+} flk_word;
+/* An optimizer step's program in two parts: words on cells only, then on elements. Cells are first the
+   scalars of weak or 1-d tensors, then the constants. Tensors are reads, writes and, with narrow, an
+   additional narrow copy of the first write; the new values of writes are stored at out. skips: scalar 0 may
+   skip the step. */
+typedef struct flk_step_rule {
+    int n_reads, n_writes, narrow, skips, n_numbers, n_constants, n_first, n_words;
+    int dtype[8], number_dtype[6], numbers[6], number_step[6];
+    double weak[6], constant[16];
+    flk_word word[FLK_STEP_WORDS];
+    uint8_t out[4];
+} flk_step_rule;
+typedef struct flk_step_entry {
+    int64_t n;
+    void *p[8];
+    const void *number[6];
+} flk_step_entry;
+typedef struct flk_step_list {
+    int n, first[FLK_MANY]; /* first: workspace of flk_step */
+    flk_step_entry entry[FLK_MANY];
+} flk_step_list;
 
 #if defined(__CUDACC__) || defined(FL_CUDA_EMU)
 static __device__ __forceinline__ int64_t flk_thread(void) {

@@ -6,11 +6,15 @@
    both are the functions of fl_math.h, none of them contracted. Everything else, and every program that has
    no kernel yet while a CUDA graph is captured, runs op by op, as without NVRTC.
 
-   A thread computes one element; there are no 16-byte loads. Never run on a GPU so far. */
+   A thread computes one element; there are no 16-byte loads. Rules of optimizers (step.h) are compiled
+   whenever NVRTC is found: a thread processes vectors of 16 bytes. Never run on a GPU so far. */
 #ifndef FL_CUDA_PROGRAM_H
 #define FL_CUDA_PROGRAM_H
 #include "../../fl_backend.h"
+#include "flk.h"
 FL_PRIVATE void fl__cuda_program_slots(fl_backend *cuda);
+/* The kernel of an optimizer step's rule, which has the interpreter's bits; NULL if it cannot be made. */
+FL_PRIVATE void *fl__cuda_step_kernel(const flk_step_rule *r, const fl_formula *f);
 #endif
 
 #if defined(FL_IMPL_ONLY_CUDA_PROGRAM) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
@@ -159,6 +163,26 @@ FL_API bool fl_cuda_launch(const fl_call *c, const char *source, const char *nam
     void *kernel = fl__cuda_source_kernel(fl_op_get_info(c->op)->name, source, name);
     pthread_mutex_unlock(&fl__cuda_programs.lock);
     return kernel && (!blocks || fl__cuda_started(c, flk_kernel_launch(kernel, blocks, threads, args)));
+}
+
+/* ---- kernels of optimizer steps ---- */
+
+FL_PRIVATE void *fl__cuda_step_kernel(const flk_step_rule *r, const fl_formula *f) {
+    const bool failed = fl_error() != NULL;
+    fl__text *text = fl__nvrtc() ? fl_heap_alloc(sizeof *text) : NULL;
+    void *kernel = NULL;
+    if (text) {
+        text->n = 0;
+        fl__kernel_print_step(text, f, r->n_reads, r->n_writes, r->narrow, r->dtype);
+        pthread_mutex_lock(&fl__cuda_programs.lock);
+        if (text->n < sizeof text->at) kernel = fl__cuda_source_kernel("step", text->at, "rule_step");
+        pthread_mutex_unlock(&fl__cuda_programs.lock);
+    }
+    if (!kernel && !failed && fl_error())
+        fl_log_message(FL_LOG_WARN, "cuda: a step's rule is interpreted, not compiled: %s", fl_error());
+    if (!failed) fl_error_clear();
+    fl_heap_free(text);
+    return kernel;
 }
 
 static const fl_backend *fl__cuda_program_table(const fl_backend *now) {

@@ -1,9 +1,9 @@
 /* kernels/cuda/step.cu - optimizer steps, and sums of squares, of many tensors in one launch each
 
-   A step's rule is a program (fl/tensor/formula.h). One thread per block computes what depends on scalars
-   only, in f64; then all interpret the rest, a few elements at a time, on values in shared memory. */
+   A step's rule is a program (fl/tensor/formula.h). If it is not compiled (program.h), one thread per block
+   computes what depends on scalars only, in f64; then all interpret the rest, a few elements at a time, on
+   values in shared memory. */
 #include "common.cuh"
-#include "../../fl/tensor/op_table.h"
 
 enum {
 #define FLK_NUMBER(word, op, ...) FLK_PRIMITIVE_##op,
@@ -12,111 +12,44 @@ enum {
 };
 
 /* Primitive `which` of a, b, c; conditions are 1 or 0. */
-#define FLK_PRIMITIVE(T, s)                                                       \
-    static __device__ __forceinline__ T flk_primitive(int which, T a, T b, T c) { \
-        switch (which) {                                                          \
-        case FLK_PRIMITIVE_add:                                                   \
-            return flm_add_##s(a, b);                                             \
-        case FLK_PRIMITIVE_sub:                                                   \
-            return flm_sub_##s(a, b);                                             \
-        case FLK_PRIMITIVE_mul:                                                   \
-            return flm_mul_##s(a, b);                                             \
-        case FLK_PRIMITIVE_div:                                                   \
-            return flm_div_##s(a, b);                                             \
-        case FLK_PRIMITIVE_neg:                                                   \
-            return flm_neg_##s(a);                                                \
-        case FLK_PRIMITIVE_abs:                                                   \
-            return flm_abs_##s(a);                                                \
-        case FLK_PRIMITIVE_exp:                                                   \
-            return flm_exp_##s(a);                                                \
-        case FLK_PRIMITIVE_log:                                                   \
-            return flm_log_##s(a);                                                \
-        case FLK_PRIMITIVE_log1p:                                                 \
-            return flm_log1p_##s(a);                                              \
-        case FLK_PRIMITIVE_expm1:                                                 \
-            return flm_expm1_##s(a);                                              \
-        case FLK_PRIMITIVE_sqrt:                                                  \
-            return flm_sqrt_##s(a);                                               \
-        case FLK_PRIMITIVE_sin:                                                   \
-            return flm_sin_##s(a);                                                \
-        case FLK_PRIMITIVE_cos:                                                   \
-            return flm_cos_##s(a);                                                \
-        case FLK_PRIMITIVE_tanh:                                                  \
-            return flm_tanh_##s(a);                                               \
-        case FLK_PRIMITIVE_erf:                                                   \
-            return flm_erf_##s(a);                                                \
-        case FLK_PRIMITIVE_atan2:                                                 \
-            return flm_atan2_##s(a, b);                                           \
-        case FLK_PRIMITIVE_pow:                                                   \
-            return flm_pow_##s(a, b);                                             \
-        case FLK_PRIMITIVE_remainder:                                             \
-            return flm_remainder_##s(a, b);                                       \
-        case FLK_PRIMITIVE_maximum:                                               \
-            return flm_maximum_##s(a, b);                                         \
-        case FLK_PRIMITIVE_minimum:                                               \
-            return flm_minimum_##s(a, b);                                         \
-        case FLK_PRIMITIVE_floor:                                                 \
-            return flm_floor_##s(a);                                              \
-        case FLK_PRIMITIVE_rint:                                                  \
-            return flm_rint_##s(a);                                               \
-        case FLK_PRIMITIVE_lt:                                                    \
-            return (T)flm_lt_##s(a, b);                                           \
-        case FLK_PRIMITIVE_le:                                                    \
-            return (T)flm_le_##s(a, b);                                           \
-        case FLK_PRIMITIVE_eq:                                                    \
-            return (T)flm_eq_##s(a, b);                                           \
-        case FLK_PRIMITIVE_bitwise_and:                                           \
-            return (T)(a != 0 && b != 0);                                         \
-        case FLK_PRIMITIVE_bitwise_or:                                            \
-            return (T)(a != 0 || b != 0);                                         \
-        case FLK_PRIMITIVE_bitwise_xor:                                           \
-            return (T)((a != 0) != (b != 0));                                     \
-        case FLK_PRIMITIVE_bitwise_not:                                           \
-            return (T)(a == 0);                                                   \
-        default:                                                                  \
-            return a != 0 ? b : c;                                                \
-        }                                                                         \
+#define FLK_ARGS_1 (a)
+#define FLK_ARGS_2 (a, b)
+#define FLK_IF_FLOAT(...) __VA_ARGS__
+#define FLK_IF_NUM(...) __VA_ARGS__
+#define FLK_IF_ANY(...) __VA_ARGS__
+#define FLK_IF_CMP(...) __VA_ARGS__
+#define FLK_IF_INT(...)
+#define FLK_IF_CHOICE(...)
+#define FLK_CASE(word, op, n, cls) \
+    FLK_IF_##cls(case FLK_PRIMITIVE_##op : return (T)FLK_CALL(op) FLK_ARGS_##n;)
+#define FLK_PRIMITIVE(type) \
+    static __device__ __forceinline__ type flk_primitive(int which, type a, type b, type c) { \
+        using T = type; \
+        switch (which) { \
+            FL_PRIMITIVES(FLK_CASE) \
+        case FLK_PRIMITIVE_bitwise_and: return (T)(a != 0 && b != 0); \
+        case FLK_PRIMITIVE_bitwise_or: return (T)(a != 0 || b != 0); \
+        case FLK_PRIMITIVE_bitwise_xor: return (T)((a != 0) != (b != 0)); \
+        case FLK_PRIMITIVE_bitwise_not: return (T)(a == 0); \
+        default: return a != 0 ? b : c; \
+        } \
     }
-FLK_PRIMITIVE(float, f32)
-FLK_PRIMITIVE(double, f64)
+#define FLK_CALL(op) flm_##op##_f32
+FLK_PRIMITIVE(float)
+#undef FLK_CALL
+#define FLK_CALL(op) flm_##op##_f64
+FLK_PRIMITIVE(double)
 
-enum { FLK_STEP_BYTES = 512, FLK_STEP_EACH = 2, FLK_STEP_RUNS = 16 };
+enum { FLK_STEP_BYTES = 512, FLK_STEP_EACH = 2, FLK_STEP_TURNS = 16 };
 /* Threads per block, such that its values fit into shared memory; elements per block. */
 template <class T> static constexpr int FLK_STEP_BLOCK = FLK_STEP_BYTES / (int)sizeof(T);
 template <class T>
-static constexpr int64_t FLK_STEP_TAKES = FLK_STEP_BLOCK<T> *FLK_STEP_EACH *FLK_STEP_RUNS;
-
-/* The entry that block b belongs to; *b becomes its index within the entry. */
-static __device__ __forceinline__ int flk_entry_of(const int *first, int n, int *b) {
-    int low = 0;
-    for (int high = n; high - low > 1;) {
-        const int half = (low + high) / 2;
-        if (*b < first[half])
-            high = half;
-        else
-            low = half;
-    }
-    *b -= first[low];
-    return low;
-}
-
-static __device__ double flk_step_number(int dtype, const void *p, int64_t at) {
-    return dtype == FLK_F64   ? ((const double *)p)[at]
-           : dtype == FLK_F32 ? (double)((const float *)p)[at]
-           : dtype == FLK_I64 ? (double)((const int64_t *)p)[at]
-                              : (double)flk_load_at<float>(p, dtype, at);
-}
+static constexpr int64_t FLK_STEP_TAKES = FLK_STEP_BLOCK<T> *FLK_STEP_EACH *FLK_STEP_TURNS;
 
 /* Computes the cells: scalars, constants, and words on them. */
 static __device__ void flk_step_cells(const flk_step_rule &r, const flk_step_entry &e,
                                       double *cell) {
-    int n = 0;
-    for (int i = 0; i < r.n_numbers; i++)
-        for (int k = 0; k < r.numbers[i]; k++)
-            cell[n++] = e.number[i]
-                            ? flk_step_number(r.number_dtype[i], e.number[i], k * r.number_step[i])
-                            : r.weak[i];
-    for (int i = 0; i < r.n_constants; i++) cell[n++] = r.constant[i];
+    flk_step_numbers(r, e, cell);
     for (int i = 0; i < r.n_first; i++) {
         const flk_word w = r.word[i];
         cell[w.to] = flk_primitive(w.primitive, cell[w.in[0]], cell[w.in[1]], cell[w.in[2]]);
@@ -172,18 +105,20 @@ __global__ void __launch_bounds__(FLK_STEP_BLOCK<T>)
     }
 }
 
-template <class T> static const char *flk_step_of(const flk_step_rule *r, flk_step_list *l) {
+const char *flk_step(const flk_step_rule *r, flk_step_list *l, void *kernel) {
+    const bool f64 = r->dtype[r->n_reads] == FLK_F64;
+    const int64_t compiled = FLK_BLOCK * FLK_STEP_RUNS * (f64 ? FLK_VECTOR<double> : FLK_VECTOR<float>);
+    const int64_t takes = kernel ? compiled : f64 ? FLK_STEP_TAKES<double> : FLK_STEP_TAKES<float>;
+    void *args[] = {(void *)r, l};
     int64_t blocks = 0;
     for (int i = 0; i < l->n; i++) {
         l->first[i] = (int)blocks;
-        blocks += (l->entry[i].n + FLK_STEP_TAKES<T> - 1) / FLK_STEP_TAKES<T>;
+        blocks += (l->entry[i].n + takes - 1) / takes;
     }
     if (!blocks) return NULL;
-    return FLK_LAUNCH(flk_step_kernel<T>, (unsigned)blocks, FLK_STEP_BLOCK<T>, *r, *l);
-}
-
-const char *flk_step(const flk_step_rule *r, flk_step_list *l) {
-    return r->dtype[r->n_reads] == FLK_F64 ? flk_step_of<double>(r, l) : flk_step_of<float>(r, l);
+    if (kernel) return flk_kernel_launch(kernel, blocks, FLK_BLOCK, args);
+    return f64 ? FLK_LAUNCH(flk_step_kernel<double>, (unsigned)blocks, FLK_STEP_BLOCK<double>, *r, *l)
+               : FLK_LAUNCH(flk_step_kernel<float>, (unsigned)blocks, FLK_STEP_BLOCK<float>, *r, *l);
 }
 
 /* ---- sums of squares: one block per part; the last block to finish adds the parts in order ---- */

@@ -1,8 +1,9 @@
 /* kernels/cuda/step.h - optimizer steps and sums of squares on backend cuda, launched in batches
 
-   Calls with the same rule and kinds of scalars wait in a queue, which holds their buffers. They are
-   launched together before anything else is started, copied or waited for, or when one writes what another
-   uses. So a step over all parameters of a network is one launch, as are the squares of its gradients. */
+   Calls wait in a queue of their rule and kinds of scalars; the queues hold their buffers. They are launched
+   together before anything else is started, copied or waited for, or when one writes what another uses. So a
+   step over all parameters of a network is one launch for each rule and dtype, and the squares of its
+   gradients are one. Rules of large tensors are compiled (program.h), others interpreted. */
 #ifndef FL_CUDA_STEP_H
 #define FL_CUDA_STEP_H
 #include "backend.h"
@@ -14,15 +15,25 @@ FL_PRIVATE void fl__cuda_step_slots(fl_backend *cuda);
 #ifndef FL_CUDA_STEP_IMPL
 #define FL_CUDA_STEP_IMPL
 #include "../../fl/records/step.h"
+#include "program.h"
 #include <pthread.h>
 #include <string.h>
 
-enum { FL__CUDA_HELD = FLK_MANY * 10, FL__CUDA_HELD_SLOTS = 4096 };
+enum { FL__CUDA_RULES = 4, FL__CUDA_HELD = FL__CUDA_RULES * FLK_MANY * 10, FL__CUDA_HELD_SLOTS = 16384 };
+/* Elements of a tensor from which its rule is compiled. */
+enum { FL__CUDA_STEP_LARGE = 1 << 14 };
+
+typedef struct fl__cuda_rule {
+    flk_step_rule rule;
+    flk_step_list steps;
+    void *kernel;  /* NULL: not compiled */
+    bool compiled; /* or failed to */
+} fl__cuda_rule;
 
 static struct {
     pthread_mutex_t lock;
-    flk_step_rule rule;
-    flk_step_list steps;
+    fl__cuda_rule rule[FL__CUDA_RULES];
+    int next; /* the rule that a new one replaces */
     flk_squares_list squares;
     int dtype;       /* of the sums of squares */
     fl_buffer *work; /* of the sums of squares */
@@ -38,14 +49,18 @@ static struct {
 static const char *fl__cuda_leave(void) {
     const char *why = NULL;
     void *const now = flk_swap_stream(fl__cuda_queue.stream);
-    if (fl__cuda_queue.steps.n) why = flk_step(&fl__cuda_queue.rule, &fl__cuda_queue.steps);
+    for (int i = 0; i < FL__CUDA_RULES; i++) {
+        fl__cuda_rule *q = &fl__cuda_queue.rule[i];
+        if (q->steps.n && !why) why = flk_step(&q->rule, &q->steps, q->kernel);
+        q->steps.n = 0;
+    }
     if (fl__cuda_queue.squares.n) {
         double *part = fl__cuda_queue.work->ptr;
         int *ended = (int *)(part + FLK_MANY * FLK_SQUARES_PARTS);
         if (!(why = flk_zero(ended, sizeof *ended)))
             why = flk_squares(&fl__cuda_queue.squares, fl__cuda_queue.dtype, part, ended);
     }
-    fl__cuda_queue.steps.n = fl__cuda_queue.squares.n = 0;
+    fl__cuda_queue.squares.n = 0;
     for (int i = 0; i < fl__cuda_queue.n_held; i++) fl_buffer_drop(fl__cuda_queue.held[i]);
     if (fl__cuda_queue.n_held) memset(fl__cuda_queue.slot, 0, sizeof fl__cuda_queue.slot);
     fl__cuda_queue.n_held = 0;
@@ -59,7 +74,10 @@ static const char *fl__cuda_leave(void) {
 /* Launches calls queued by another stream before adding one of this stream. */
 static const char *fl__cuda_enter(bool leaves) {
     void *stream = flk_stream_in_use();
-    const char *why = leaves || stream != fl__cuda_queue.stream ? flk_run(fl__cuda_leave) : NULL;
+    const bool other = stream != fl__cuda_queue.stream;
+    const char *why = leaves || other ? flk_run(fl__cuda_leave) : NULL;
+    for (int i = 0; other && i < FL__CUDA_RULES; i++) /* the device may be another one */
+        fl__cuda_queue.rule[i].compiled = false;
     fl__cuda_queue.stream = stream;
     return why;
 }
@@ -73,7 +91,7 @@ static const char *fl__cuda_leave_now(void) {
 
 /* The slot of a buffer: its own, or a free one. */
 static int fl__cuda_held_at(const fl_buffer *b) {
-    uint32_t at = (uint32_t)((uintptr_t)b >> 6) * 2654435761u >> 20;
+    uint32_t at = (uint32_t)((uintptr_t)b >> 6) * 2654435761u >> 18;
     while (fl__cuda_queue.slot[at] && fl__cuda_queue.held[fl__cuda_queue.slot[at] - 1] != b)
         at = (at + 1) % FL__CUDA_HELD_SLOTS;
     return (int)at;
@@ -196,6 +214,30 @@ static bool fl__cuda_step_of(flk_step_rule *r, flk_step_entry *e, fl_tensor **t,
     return true;
 }
 
+/* The queue of a rule; NULL: none. */
+static fl__cuda_rule *fl__cuda_queue_of(const flk_step_rule *r) {
+    for (int i = 0; i < FL__CUDA_RULES; i++)
+        if (!memcmp(r, &fl__cuda_queue.rule[i].rule, sizeof *r)) return &fl__cuda_queue.rule[i];
+    return NULL;
+}
+
+/* Adds a call to the queue of its rule, which replaces another one's if it is new. */
+static void fl__cuda_enqueue(const flk_step_rule *r, const flk_step_entry *e, const fl_formula *f) {
+    fl__cuda_rule *q = fl__cuda_queue_of(r);
+    if (!q) {
+        q = &fl__cuda_queue.rule[fl__cuda_queue.next];
+        fl__cuda_queue.next = (fl__cuda_queue.next + 1) % FL__CUDA_RULES;
+        memcpy(&q->rule, r, sizeof *r);
+        q->compiled = false;
+    }
+    if (!q->compiled) q->kernel = NULL;
+    if (!q->compiled && e->n >= FL__CUDA_STEP_LARGE) {
+        q->kernel = fl__cuda_step_kernel(r, f);
+        q->compiled = q->kernel || !fl__cuda_captures(); /* during a capture nothing new is compiled */
+    }
+    q->steps.entry[q->steps.n++] = *e;
+}
+
 FL_CUDA_SLOT(fl__cuda_step) {
     flk_step_rule r;
     flk_step_entry e;
@@ -206,14 +248,14 @@ FL_CUDA_SLOT(fl__cuda_step) {
     const int n = r.n_reads + r.n_writes + r.narrow;
     const char *why = NULL;
     pthread_mutex_lock(&fl__cuda_queue.lock);
-    bool leaves = fl__cuda_queue.squares.n || fl__cuda_queue.steps.n == FLK_MANY ||
-                  memcmp(&r, &fl__cuda_queue.rule, sizeof r);
+    const fl__cuda_rule *q = fl__cuda_queue_of(&r);
+    bool leaves = fl__cuda_queue.squares.n ||
+                  (q ? q->steps.n == FLK_MANY : fl__cuda_queue.rule[fl__cuda_queue.next].steps.n);
     for (int i = 0; i < n; i++) leaves |= fl__cuda_disturbs(t[i]->buffer, i >= r.n_reads);
     for (int i = n - r.narrow; i < c->n_in; i++)
         leaves |= !c->in[i]->weak && fl__cuda_disturbs(c->in[i]->buffer, false);
     why = fl__cuda_enter(leaves);
-    memcpy(&fl__cuda_queue.rule, &r, sizeof r);
-    fl__cuda_queue.steps.entry[fl__cuda_queue.steps.n++] = e;
+    fl__cuda_enqueue(&r, &e, &((const fl_step_args *)c->args)->program);
     for (int i = 0; i < n; i++) fl__cuda_hold(t[i]->buffer, i >= r.n_reads);
     for (int i = n - r.narrow; i < c->n_in; i++)
         if (!c->in[i]->weak) fl__cuda_hold(c->in[i]->buffer, false);
@@ -235,9 +277,9 @@ FL_CUDA_SLOT(fl__cuda_sum_squares) {
     const char *why = NULL;
     pthread_mutex_lock(&fl__cuda_queue.lock);
     e.follows = e.before && l->n && l->entry[l->n - 1].y == e.before;
-    bool leaves = fl__cuda_queue.steps.n || l->n == FLK_MANY ||
-                  (int)x->dtype != fl__cuda_queue.dtype || fl__cuda_disturbs(x->buffer, false) ||
-                  fl__cuda_disturbs(y->buffer, true);
+    bool leaves = l->n == FLK_MANY || (int)x->dtype != fl__cuda_queue.dtype ||
+                  fl__cuda_disturbs(x->buffer, false) || fl__cuda_disturbs(y->buffer, true);
+    for (int i = 0; i < FL__CUDA_RULES; i++) leaves |= fl__cuda_queue.rule[i].steps.n > 0;
     if (!sum->weak && !e.follows) leaves |= fl__cuda_disturbs(sum->buffer, false);
     why = fl__cuda_enter(leaves);
     if (!l->n) e.follows = false;

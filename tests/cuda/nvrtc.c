@@ -5,6 +5,7 @@
 
    usage: nvrtc ARCH ...     80 90: of each the PTX and the machine's code */
 #include "../../fl_backend.h"
+#include "../../fl_optim.h"
 #include "../../kernels/kernel_text.h"
 #include "../../kernels/cuda/library.h"
 #include "../../kernels/cuda/nvrtc.h"
@@ -194,6 +195,26 @@ static void text_of_a_user(int architecture) {
     fl_heap_free(made);
 }
 
+/* Kernels of optimizers' rules: in f32, in bf16 with f32 masters, in f64. Without a warning, they read and
+   write 16 bytes at once. */
+static void rules(int architecture) {
+    static const int dtype[3][5] = {{FL_F32, FL_F32, FL_F32, FL_F32}, {FL_F64, FL_F64, FL_F64, FL_F64},
+                                    {FL_BF16, FL_F32, FL_F32, FL_F32, FL_BF16}};
+    static fl__text text;
+    static char log[4000];
+    fl_var *p = fv_param(fl_zeros(FL_SHAPE(1), FL_F32));
+    fl_optim *o = fl_optim_adamw(((fv_list){1, &p}));
+    for (int i = 0; i < 3; i++) {
+        text.n = 0;
+        fl__kernel_print_step(&text, fl_step_program(o->type->rule), 1, 3, i == 2, dtype[i]);
+        char *made = fl__nvrtc_compile(text.at, architecture, true, log, sizeof log);
+        check(made && !*log && count(made, ".entry rule_step(") == 1, "a rule", log);
+        check(made && count(made, "ld.global.v") >= 4, "a rule", "has no vectors");
+        fl_heap_free(made);
+    }
+    fl_optim_free(o);
+}
+
 static void errors(int architecture) {
     char log[200], *made = fl__nvrtc_compile("no text", architecture, false, log, sizeof log);
     check(!made && strstr(log, "error"), "a wrong text", "gives no error");
@@ -216,6 +237,7 @@ int main(int argc, char **argv) {
         compile_programs(FL_F64, number);
         fusing(number);
         text_of_a_user(number);
+        rules(number);
         errors(number);
     }
     equal_texts();

@@ -21,7 +21,8 @@ int mock_nvrtc_programs(void) { return mock_programs; }
 
 static const char before[] =
     "#include <math.h>\n#include <stdint.h>\n#include <string.h>\n#include <utility>\n"
-    "#define __global__\n#define __device__\n#define __forceinline__ inline\n"
+    "#define __global__\n#define __device__\n#define __forceinline__ inline\n#define __shared__ static\n"
+    "static void __syncthreads() {}\n" /* the block's first thread runs first */
     "static struct { unsigned x; } threadIdx, blockIdx, blockDim;\n";
 static const char after[] =
     "template <class T> struct emu_of;\n"
@@ -78,7 +79,8 @@ int nvrtcCreateProgram(fl__nvrtc_program *to, const char *text, const char *name
 }
 
 static void remove_all(const char *folder) {
-    static const char *const files[] = {"all.h", "rtc.h", "fl_math.h", "fl_math_f32.h", "pass.h", "after.h",
+    static const char *const files[] = {"all.h", "rtc.h", "fl_math.h", "fl_math_f32.h", "pass.h",
+                                        "elements.h", "after.h",
                                         "program.cc", "log"};
     char path[80];
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
