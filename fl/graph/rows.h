@@ -324,6 +324,12 @@ static void fl__row_drop_tried(fl__row_plan *p) {
     while (p->o->n_groups > p->groups) fl_heap_free(p->o->group[--p->o->n_groups]);
 }
 
+/* A fold of more is a tree of parts, and few rows of more than a task are left to the calls, which share them
+   out to threads. */
+static bool fl__row_is_long(const fl__row_program *r) {
+    return r->n > FL__CHUNK || (r->n > FL__GRAIN && r->rows < fl_threads());
+}
+
 /* Plans entries begin ... end - 1 as a group of rows, without what o has kept since it had `groups`. Returns
    the number of those that fit. */
 static int fl__row_plan_of(fl__row_plan *p, fl__grouping *w, int begin, int end, int64_t least) {
@@ -334,7 +340,7 @@ static int fl__row_plan_of(fl__row_plan *p, fl__grouping *w, int begin, int end,
     p->folds = p->programs = false;
     int e = begin;
     for (int n; e < end && (n = fl__row_add(p, w, e)) > 0; e += n)
-        if (e == begin && (p->r.n < 2 || p->r.n > FL__GRAIN || p->r.rows * p->r.n < least)) break;
+        if (e == begin && (p->r.n < 2 || p->r.rows * p->r.n < least || fl__row_is_long(&p->r))) break;
     return e - begin;
 }
 
