@@ -223,6 +223,7 @@ static fl__hlo_value fl__hlo_index(fl__hlo *h, fl_shape s, const int64_t *stride
 /* The elements of memory x at linear indices. */
 static fl__hlo_value fl__hlo_take(fl__hlo *h, fl__hlo_value x, fl__hlo_value at) {
     const int64_t n = fl_shape_numel(at.shape);
+    if (!n) return fl__hlo_number(h, at.shape, x.dtype, 0, 0); /* x may have no elements either */
     const fl__hlo_value flat = fl__hlo_reshape(h, at, FL_SHAPE(n, 1));
     const fl__hlo_value y =
         fl__hlo_op(h, FL_SHAPE(n), x.dtype,
@@ -237,6 +238,7 @@ static fl__hlo_value fl__hlo_take(fl__hlo *h, fl__hlo_value x, fl__hlo_value at)
 static fl__hlo_value fl__hlo_put_at(fl__hlo *h, fl__hlo_value x, fl__hlo_value at, fl__hlo_value src,
                                     bool add) {
     const int64_t n = fl_shape_numel(at.shape);
+    if (!n) return x;
     const char *type = fl__hlo_dtype(x.dtype);
     const fl__hlo_value flat = fl__hlo_reshape(h, at, FL_SHAPE(n, 1));
     const fl__hlo_value of = fl__hlo_reshape(h, src, FL_SHAPE(n));
