@@ -674,8 +674,8 @@ $(PROGRAMS): $(BUILD)/%: $(PLAIN)/%.o $(BUILD)/libfl.a
 	@echo LD $@
 $(addprefix $(BUILD)/,tests/conformance tests/gradcheck tests/test_cuda examples/extend/own_op): $(OPS_OBJECT)
 $(BUILD)/bench/scale: WRAP = -Wl,--wrap=fl_parallel
-WITH_MODELS = bench/model bench/written bench/scale bench/dist bench/checkpoint tests/test_models \
-    tests/test_modes tests/test_onnx tests/test_precision tests/test_write $(RESEARCH)
+WITH_MODELS = bench/model bench/modes bench/written bench/scale bench/dist bench/checkpoint \
+    tests/test_models tests/test_modes tests/test_onnx tests/test_precision tests/test_write $(RESEARCH)
 $(WITH_MODELS:%=$(BUILD)/%): $(MODEL_UNITS:%=$(PLAIN)/%.o)
 $(PLAIN)/examples/research/schedule.o: private ALL_CFLAGS += $(GLPK_FLAGS)
 $(BUILD)/examples/research/schedule: private LIBS += $(GLPK_LIBS)
