@@ -3,13 +3,17 @@
    The figures are in the order of `columns` (make bench-model ARGS="vit --threads 2 --iterations 5").
 
      model NAME [--preset cpu] [--batch N] [--size N] [--threads N] [--warmup N] [--iterations N]
-           [--dtype f32] [--device cpu] [--nchw] [--plain] [--early] [--profile] [--mode train]
-           [--save FILE]
+           [--dtype f32] [--device cpu] [--nchw] [--plain] [--early] [--graph] [--digest] [--profile]
+           [--mode train] [--save FILE]
        --list   names and presets, --columns  the names of the figures
        --dtype  bf16: parameters, activations and gradients are bf16, with f32 masters in the optimizer;
                 rounded: f32, whose products may round their operands to bf16 (fl_set_matmul_precision). The
                 peak is still that of f32
        --early  parameters are updated within the backward pass (fl_optim_step_in_backward)
+       --graph  steps are recorded until they can be replayed (fl_graph.h), in a warm-up of at least 4; only
+                whole steps have seconds. The status is 1 if they cannot be
+       --digest  also a line `digest`, the model, losses of the steps behind the warm-up, and a hash of the
+                parameters after them
        --device cuda: parameters, batch and steps on that backend; every timer waits for it. There f32 is
                 strict and tf32 lets products round; percent_of_fma is empty, memory is the device's
        --loading DIR  images of a folder of classes, read, decoded, cropped, mirrored and normalised by two
@@ -28,6 +32,7 @@
    and batch: activations, gradients, workspace. */
 #include "../fl_backend.h"
 #include "models/model.h"
+#include "../examples/extend/training.h"
 #include "peaks.h"
 
 #include <math.h>
@@ -40,7 +45,8 @@ typedef struct settings {
     int threads, warmup, iterations;
     fl_dtype dtype; /* of tensors */
     const char *device, *dtype_name, *loading, *save; /* a folder of classes, a file, or NULL */
-    bool nchw, profile, early, inference;
+    bool nchw, profile, early, digest, inference;
+    fl_graph *graph; /* NULL: eager steps */
 } settings;
 
 static const char columns[] =
@@ -151,6 +157,8 @@ typedef struct figures {
     double first, flop, memory;
     int64_t conversions; /* in one step */
     long long rss;       /* most bytes of the process */
+    double loss[100];
+    uint64_t hash; /* of the parameters */
 } figures;
 
 /* What the clock says once the device is through with all that it was given, and deferred calls have run. */
@@ -159,6 +167,11 @@ static double now(void) {
     if (!fl_sync(NULL)) fprintf(stderr, "%s\n", fl_error()), exit(1);
     if (b->sync && !b->sync(b)) fprintf(stderr, "%s\n", fl_error()), exit(1);
     return fl_data_now();
+}
+
+/* While a graph records: a wait would run its calls. */
+static double no_time(void) {
+    return 0;
 }
 
 static bool on_device(const settings *s) { return strcmp(s->device, "cpu") != 0; }
@@ -199,15 +212,13 @@ static void answer(fl_nn_module *net, const model_batch *batch, double seconds[4
     fl_scope_end(&scope);
 }
 
-static void step(const settings *s, fl_nn_module *net, fl_optim *optim, const model_batch *batch,
-                 double seconds[4]) {
-    if (!optim) {
-        answer(net, batch, seconds);
-        return;
-    }
+static fl_tensor *last_loss; /* with --digest */
+
+static void eager_step(const settings *s, fl_nn_module *net, fl_optim *optim, const model_batch *batch,
+                       double (*time)(void), double seconds[4]) {
     fl_scope scope = fl_scope_begin();
     fl_optim_zero_grad(optim);
-    const double start = now();
+    const double start = time();
     fl_data_sample loaded;
     model_batch next = *batch;
     if (loading.set) {
@@ -217,14 +228,34 @@ static void step(const settings *s, fl_nn_module *net, fl_optim *optim, const mo
         batch = &next;
     }
     fl_var *loss = loss_of(s, net, batch);
-    const double forward = now();
+    const double forward = time();
     fl_backward(loss);
-    const double backward = now();
+    const double backward = time();
     fl_optim_step(optim);
+    if (s->digest) fl_drop(last_loss), last_loss = fl_keep(fv_value(loss));
     fl_scope_end(&scope);
-    const double end = now();
+    const double end = time();
     const double parts[] = {end - start, forward - start, backward - forward, end - backward};
     memcpy(seconds, parts, sizeof parts);
+}
+
+static void step(const settings *s, fl_nn_module *net, fl_optim *optim, const model_batch *batch,
+                 double seconds[4]) {
+    if (!optim) {
+        answer(net, batch, seconds);
+    } else if (!s->graph) {
+        eager_step(s, net, optim, batch, now, seconds);
+    } else {
+        const double start = now();
+        if (fl_graph_ready(s->graph)) {
+            fl_graph_replay(s->graph);
+        } else {
+            fl_graph_begin(s->graph);
+            eager_step(s, net, optim, batch, no_time, seconds);
+            fl_graph_end(s->graph);
+        }
+        seconds[0] = now() - start;
+    }
 }
 
 /* Most bytes of a step that starts without gradients, above parameters, state and batch. */
@@ -280,7 +311,10 @@ static void measure(const settings *s, fl_nn_module *net, const model_batch *bat
         step(s, net, optim, batch, part);
         if (i == -s->warmup) f->first = part[0];
         for (int k = 0; i >= 0 && k < 4; k++) f->seconds[k][i] = part[k];
+        if (i >= 0 && last_loss) f->loss[i] = fl_item(last_loss);
     }
+    training_run trained = {.net = net};
+    if (s->digest && !training_hash(&trained, &f->hash)) exit(1);
     f->conversions = conversions / s->iterations;
     f->memory = memory_of(s, net, optim, batch);
     if (s->profile) profile(s, net, optim, batch);
@@ -289,7 +323,9 @@ static void measure(const settings *s, fl_nn_module *net, const model_batch *bat
     f->rss = (long long)usage.ru_maxrss * 1024;
     count_in(net);
     forward_flop = 0;
-    step(s, net, optim, batch, part);
+    settings eager = *s;
+    eager.graph = NULL;
+    step(&eager, net, optim, batch, part);
     f->flop = (optim ? 3 : 1) * forward_flop;
     fl_optim_free(optim);
 }
@@ -331,6 +367,10 @@ static void print_line(const settings *s, figures *f, double peak) {
         median[1], median[2], median[3], rate, peak > 0 ? 100 * rate / peak : 0.0,
         f->memory, f->rss, commit ? commit : "-", f->flop * 1e-9,
         (long long)f->conversions, f->first);
+    if (!s->digest) return;
+    printf("digest\t%s\t", s->m->name);
+    for (int i = 0; i < s->iterations; i++) printf("%s%.9g", i ? " " : "", f->loss[i]);
+    printf("\t%016llx\n", (unsigned long long)f->hash);
 }
 
 /* What a program that asks for layout conversions gets: an image batch in the network's layout. */
@@ -368,9 +408,14 @@ static int run(const settings *s) {
     count_conversions();
     measure(s, net, &batch, &f);
     print_line(s, &f, on_device(s) ? 0 : fmax(peak_before, peak_fma(s->threads)));
+    const bool graph_failed = s->graph && !fl_graph_ready(s->graph);
+    if (graph_failed) printf("skipped: %s: no replay: %s\n", s->m->name, fl_graph_reason(s->graph));
+    fl_graph_free(s->graph);
+    fl_drop(last_loss);
     fl_data_free(loading.set);
     fl_nn_free(net);
     fl_scope_end(&scope);
+    if (graph_failed) return 1;
     if (f.conversions <= s->m->conversions || s->nchw) return 0;
     fprintf(stderr, "%s: %lld conversions of layout in a step\n", s->m->name,
             (long long)f.conversions);
@@ -399,7 +444,7 @@ static bool number_option(char **argv, int *i, const char *name, int64_t *value)
 static bool read_arguments(settings *s, int argc, char **argv) {
     const char *preset = "cpu", *dtype = "f32", *mode = "train";
     int64_t batch = 0, size = 0, threads = fl_threads(), warmup = 2, iterations = 5;
-    bool plain = false;
+    bool plain = false, graph = false;
     for (int i = 2; i < argc; i++) {
         if (!strcmp(argv[i], "--preset") && argv[i + 1])
             preset = argv[++i];
@@ -421,6 +466,10 @@ static bool read_arguments(settings *s, int argc, char **argv) {
             s->early = true;
         else if (!strcmp(argv[i], "--profile"))
             s->profile = true;
+        else if (!strcmp(argv[i], "--digest"))
+            s->digest = true;
+        else if (!strcmp(argv[i], "--graph"))
+            graph = true;
         else if (!number_option(argv, &i, "--batch", &batch) &&
                  !number_option(argv, &i, "--size", &size) &&
                  !number_option(argv, &i, "--threads", &threads) &&
@@ -437,12 +486,14 @@ static bool read_arguments(settings *s, int argc, char **argv) {
         return false;
     if (s->dtype != FL_F32 && s->dtype != FL_BF16) return false;
     if (s->loading && s->m->batch != model_images) return false;
+    if ((graph || s->digest) && (s->inference || s->loading)) return false;
+    if (graph && !(s->graph = fl_graph_new())) return false;
     s->preset = *p;
     s->preset.plain = plain;
     if (batch) s->preset.batch = batch;
     if (size) s->preset.size = size;
     s->threads = (int)threads;
-    s->warmup = (int)warmup;
+    s->warmup = (int)(graph && warmup < 4 ? 4 : warmup);
     s->iterations = (int)iterations;
     return true;
 }
@@ -453,8 +504,8 @@ int main(int argc, char **argv) {
     if (argc == 2 && !strcmp(argv[1], "--columns")) return puts(columns) < 0;
     if (read_arguments(&s, argc, argv)) return run(&s);
     fprintf(stderr, "usage: model NAME [--preset cpu] [--batch N] [--size N] [--threads N] [--warmup N]"
-                    " [--iterations N] [--dtype f32] [--device cpu] [--nchw] [--plain] [--early] [--profile] "
-                    "[--loading DIR] [--mode train|inference] [--save FILE] | --list "
+                    " [--iterations N] [--dtype f32] [--device cpu] [--nchw] [--plain] [--early] [--graph] "
+                    "[--digest] [--profile] [--loading DIR] [--mode train|inference] [--save FILE] | --list "
                     "| --columns\n");
     return 2;
 }
