@@ -1,6 +1,8 @@
 /* bench/gpu.c - GPU ceilings, and fl's ops compared with them, as lines `figure value unit note` (make gpu)
 
-     gpu probe   device, vendors' versions; copy in GB/s; products in TFLOP/s; seconds of a small op
+     gpu op      the sum of a few numbers: whether a kernel runs at all
+     gpu libraries  vendors' versions
+     gpu probe   copy in GB/s; products in TFLOP/s; seconds of a small op
      gpu ops     bytes that an op must move / seconds, in GB/s and in per cent of the copy
      gpu json    the device as cuDNN describes it, for plans without one */
 #include "../fl_backend.h"
@@ -90,8 +92,34 @@ static void measure_product(const char *name, fl_dtype d, fl_dtype precision, in
     fl_scope_end(&s);
 }
 
-static void probe(void) {
+static void op(void) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *y = fl_add(fl_ones(FL_SHAPE(4), FL_F32), fl_arange(0, 4, 1, FL_F32));
+    const double sum = fl_item(fl_sum(y, FL_ALL_AXES));
+    if (fl_error()) fail("a small op");
+    bench_line("op", sum, "sum", "of four ones and 0 to 3");
+    if (sum != 10) fprintf(stderr, "an op is wrong: got %g, expected 10\n", sum), exit(2);
+    fl_scope_end(&s);
+}
+
+/* They are loaded once they were asked for something. */
+static void libraries(void) {
     size_t (*lt)(void), (*dnn)(void);
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x = fl_ones(FL_SHAPE(1, 8, 8, 8), FL_F32);
+    fl_conv(x, x, NULL);
+    fl_matmul(fl_ones(FL_SHAPE(64, 64), FL_F32), fl_ones(FL_SHAPE(64, 64), FL_F32));
+    wait_for_device();
+    if (fl_error()) fail("a product or a convolution");
+    void *f[2] = {dlsym(RTLD_DEFAULT, "cublasLtGetVersion"), dlsym(RTLD_DEFAULT, "cudnnGetVersion")};
+    memcpy(&lt, &f[0], sizeof lt);
+    memcpy(&dnn, &f[1], sizeof dnn);
+    bench_line("cublaslt", lt ? (double)lt() : 0, "version", lt ? "" : "absent");
+    bench_line("cudnn", dnn ? (double)dnn() : 0, "version", dnn ? "" : "absent");
+    fl_scope_end(&s);
+}
+
+static void probe(void) {
     measure_copy();
     measure_product("product_bf16", FL_BF16, FL_F32, 8192);
     measure_product("product_tf32", FL_F32, FL_BF16, 8192);
@@ -100,11 +128,6 @@ static void probe(void) {
     a = fl_ones(FL_SHAPE(64), FL_F32), b = a;
     bench_line("small_op", seconds_of(run_add, 1000) * 1e6, "us", "fl_add of 64 numbers, 1000 in a row");
     fl_scope_end(&s);
-    void *f[2] = {dlsym(RTLD_DEFAULT, "cublasLtGetVersion"), dlsym(RTLD_DEFAULT, "cudnnGetVersion")};
-    memcpy(&lt, &f[0], sizeof lt);
-    memcpy(&dnn, &f[1], sizeof dnn);
-    bench_line("cublaslt", lt ? (double)lt() : 0, "version", lt ? "" : "absent");
-    bench_line("cudnn", dnn ? (double)dnn() : 0, "version", dnn ? "" : "absent, or not used yet");
 }
 
 static void op_line(const char *name, void (*fn)(void), double passes) {
@@ -137,7 +160,6 @@ static void measure_ops(fl_dtype d) {
     fl_scope_end(&s);
 }
 
-/* cuDNN is loaded once it was asked for something: a small convolution. */
 static int print_json(void) {
     enum { HANDLE = 2701, JSON = FL__ATTR_DEVICEPROP_JSON_REPRESENTATION };
     fl_tensor *x = fl_ones(FL_SHAPE(1, 8, 8, 8), FL_F32);
@@ -170,14 +192,18 @@ static int print_json(void) {
 
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
-    if (strcmp(what, "probe") && strcmp(what, "ops") && strcmp(what, "json"))
-        return fprintf(stderr, "usage: gpu probe | ops | json\n"), 2;
+    static const char *const all[] = {"op", "libraries", "probe", "ops", "json"};
+    bool known = false;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) known |= !strcmp(what, all[i]);
+    if (!known) return fprintf(stderr, "usage: gpu op | libraries | probe | ops | json\n"), 2;
     fl_quiet(+1); /* errors are looked at here */
     const bool there = fl_backend_set_default("cuda");
     if (!there) fail("family cuda");
     fl_scope s = fl_scope_begin();
     if (!fl_ones(FL_SCALAR_SHAPE, FL_F32)) fail("device");
     if (!strcmp(what, "json")) return print_json();
+    if (!strcmp(what, "op")) op();
+    if (!strcmp(what, "libraries")) libraries();
     if (!strcmp(what, "probe")) probe();
     if (!strcmp(what, "ops")) {
         measure_copy();

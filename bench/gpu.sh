@@ -2,12 +2,15 @@
 # gpu.sh - all that is to be run on a machine with an NVIDIA GPU, in parts that a cut run goes on with (make gpu)
 #
 # usage: gpu.sh [PART ...]     in the folder that make CUDA=1 gpu-build left, or by make gpu
-#   parts: probe smoke conformance gradients sanitizer examples ops models peers; none named: those not finished yet
+#   parts, in the order that finds most per minute: probe smoke sanitizer tiny models ops conformance gradients examples
+#          more-models more-sanitizers peers; none named: those not finished yet. The first call reaches models
 #   LIMIT=540     seconds of this call; a step that does not fit any more waits for the next call
 #   RESULTS=dir   where lines go, appended at once: lines.tsv (part, step, status, seconds, note), figures.tsv, log.txt,
 #                 device.json. Default: bench/results/<date>-<gpu>; a folder of today or given is gone on with.
 #   AGAIN=1       what failed or was skipped before runs once more, as after a build that mends it
 #   MODELS, DTYPES, VARIANTS, PRESET   of models and peers; PEER_PYTHON   a Python with torch and numpy
+# A group of tests that fails runs again alone, with a wait behind each launch, then under compute-sanitizer: both name
+# the kernel. Steps of models run twice, and fail if their bits differ.
 # Needs sh, the driver, and for peers a Python with PyTorch. Whatever is absent is a line `skipped:`; the status of the
 # call is 1 if a step failed, 3 if steps are left for another call.
 
@@ -93,6 +96,34 @@ step() {
         say "$part" "$name" ok "$took" "$note"
     fi
 }
+status_of() { awk -F '\t' -v p="$1" -v s="$2" '$1 == p && $2 == s { status = $3 } END { print status }' "$lines"; }
+
+# groups PART NAME SECONDS SETTINGS PROGRAM GROUP...: a step of groups of tests, with variables of the environment
+groups() {
+    of=$1 as=$2 most=$3 settings=$4 program=$5
+    shift 5
+    step $of "$as" $most env $settings $FL $program cuda "$@"
+    [ "$(status_of $of "$as")" = failed ] && [ "$(times_cut $of "$as")" -lt 2 ] || return 0
+    for g; do
+        one=$as
+        [ $# -eq 1 ] || one=$as-$g
+        step $of "$one-blocking" 60 env $settings CUDA_LAUNCH_BLOCKING=1 $FL $program cuda "$g"
+        [ "$(status_of $of "$one-blocking")" != failed ] ||
+            sanitize $of "$one-memcheck" 120 memcheck env $settings $FL $program cuda "$g"
+    done
+}
+
+# sanitize PART NAME SECONDS TOOL COMMAND...: a step under compute-sanitizer, which refuses every device on some
+# virtual machines
+checker=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2> /dev/null)
+sanitize() {
+    if [ -z "$checker" ]; then skip "$1" "$2" compute-sanitizer; return; fi
+    check="$checker --tool $4 --target-processes all --error-exitcode 9" to="$1 $2 $3"
+    shift 4
+    step $to sh -c '"$@" > "$0" 2>&1; s=$?; cat "$0"
+        grep -q "Device not supported" "$0" && echo "skipped: compute-sanitizer: Device not supported" && s=1
+        rm -f "$0"; exit $s' "$RESULTS/said.$$" $check "$@"
+}
 skip() { done_before "$1" "$2" || say "$1" "$2" skipped 0 "skipped: $3"; }
 
 # The Python that has torch: PEER_PYTHON, python3, or a fresh one with the wheels that were brought.
@@ -108,58 +139,67 @@ peer_python() {
 probe() {
     step probe gpu 30 sh -c 'command -v nvidia-smi > /dev/null || { echo "skipped: nvidia-smi"; exit 1; }; nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,power.limit,ecc.mode.current --format=csv'
     step probe machine 20 sh -c 'uname -srm; grep -m 1 "model name" /proc/cpuinfo; nproc; for t in nvcc make cc python3 compute-sanitizer ncu; do command -v $t || echo "absent: $t"; done'
-    step probe ceilings 120 $FL gpu probe
-    step probe device-json 60 sh -c "$FL gpu json > '$RESULTS/device.json' || { cat '$RESULTS/device.json'; rm -f '$RESULTS/device.json'; exit 1; }"
+    step probe op 60 $FL gpu op
+    step probe libraries 60 $FL gpu libraries
 }
+some_groups="add exp matmul conv sum softmax layer_norm cross_entropy nets order"
 smoke() {
+    step smoke test_cuda-blocking 90 env CUDA_LAUNCH_BLOCKING=1 $FL test_cuda
     step smoke test_cuda 60 $FL test_cuda
-    for group in add exp matmul conv sum softmax layer_norm cross_entropy nets order; do
-        step smoke "$group" 40 $FL conformance cuda $group
-    done
-    step smoke attention 40 $FL gradcheck cuda attention
+    for group in $some_groups; do groups smoke "$group-own" 40 FL_CUDA_LIBS=no conformance $group; done
+    for group in $some_groups; do groups smoke "$group" 40 '' conformance $group; done
+    groups smoke attention 40 '' gradcheck attention
     if [ -f mnist/train-images-idx3-ubyte.gz ]; then
         step smoke mnist 60 $FL mnist --data mnist --steps 20
         step smoke mnist-bf16 60 $FL mnist --data mnist --steps 20 --dtype bf16
     else
         skip smoke mnist 'the data set (mnist/)'
     fi
-    step smoke resnet50-tiny 60 $FL model resnet50 --preset tiny --device cuda
-    step smoke vit-tiny-bf16 60 $FL model vit --preset tiny --device cuda --dtype bf16
 }
 # Groups in tens, so that a cut run loses little.
 in_tens() {
     part=$1 program=$2 n=0
-    groups=$RESULTS/groups.$$
-    $FL $program --groups > "$groups" 2> /dev/null || { skip "$part" "$program" "$program --groups"; return; }
+    list=$RESULTS/groups.$$
+    $FL $program --groups > "$list" 2> /dev/null || { skip "$part" "$program" "$program --groups"; return; }
     set --
     while read -r g; do
         set -- "$@" "$g"
         n=$((n + 1))
         if [ $# -eq 10 ]; then
-            step "$part" "$program-$n" 200 $FL $program cuda "$@"
+            groups "$part" "$program-$n" 200 '' $program "$@"
             set --
         fi
-    done < "$groups"
-    [ $# -eq 0 ] || step "$part" "$program-$n" 200 $FL $program cuda "$@"
-    rm -f "$groups"
+    done < "$list"
+    [ $# -eq 0 ] || groups "$part" "$program-$n" 200 '' $program "$@"
+    rm -f "$list"
 }
 conformance() {
     in_tens conformance conformance
     step conformance random 120 $FL random cuda
     # The same bits in every run.
     step conformance bits 200 sh -c '"$0" bits > "$1" && "$0" bits > "$1.again" && cmp "$1" "$1.again" && tail -n 1 "$1"; s=$?; rm -f "$1" "$1.again"; exit $s' $FL "$RESULTS/bits.$$"
-    step conformance own-kernels 200 env FL_CUDA_LIBS=no $FL conformance cuda matmul linear conv nets
+    groups conformance own-kernels 200 FL_CUDA_LIBS=no conformance matmul linear conv nets
 }
 gradients() { in_tens gradients gradcheck; }
-sanitizer() {
-    tool=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2> /dev/null)
-    if [ -z "$tool" ]; then skip sanitizer all compute-sanitizer; return; fi
-    # On some virtual machines it refuses every device.
-    check='"$@" > "$0" 2>&1; s=$?; cat "$0"; grep -q "Device not supported" "$0" && echo "skipped: compute-sanitizer: Device not supported" && s=1; rm -f "$0"; exit $s'
-    for kind in memcheck racecheck initcheck synccheck; do
-        run="$tool --tool $kind --target-processes all --error-exitcode 9 $FL"
-        step sanitizer "$kind-test_cuda" 150 sh -c "$check" "$RESULTS/said.$$" $run test_cuda
-        step sanitizer "$kind-ops" 200 sh -c "$check" "$RESULTS/said.$$" $run conformance cuda add matmul sum softmax
+# A sample of the cases, which SEED draws: each launch takes a hundred times as long.
+sanitizers() {
+    for tool; do
+        sanitize $part "$tool-ops" 120 $tool env SEED=1 $FL conformance cuda $some_groups
+        sanitize $part "$tool-test_cuda" 150 $tool $FL test_cuda
+    done
+}
+sanitizer() { part=sanitizer && sanitizers memcheck racecheck; }
+more_sanitizers() { part=more-sanitizers && sanitizers initcheck synccheck; }
+# tiny models on the device have the losses that they have on this processor
+tiny() {
+    compare='for d in cpu cuda; do "$@" --device $d --digest | grep ^digest || exit; done | awk -F "\t" -v most="$0" "
+        NR == 1 { n = split(\$3, a, \" \") }
+        NR == 2 { m = split(\$3, b, \" \") }
+        END { for (i = 1; i <= n; i++) { d = a[i] - b[i]; d = d < 0 ? -d : d; if (d > far) far = d; bad += !(d <= most) }
+              print \"losses differ by up to \" far + 0; exit bad || !n || n != m }"'
+    for m in $MODELS; do
+        step tiny "$m-f32" 60 sh -c "$compare" 0.001 $FL model $m --preset tiny
+        step tiny "$m-bf16" 60 sh -c "$compare" 0.05 $FL model $m --preset tiny --dtype bf16
     done
 }
 examples() {
@@ -168,16 +208,30 @@ examples() {
     done
     if [ -f mnist/train-images-idx3-ubyte.gz ]; then step examples mnist 300 $FL mnist --data mnist --epochs 1; fi
 }
-ops() { step ops ours 300 $FL gpu ops; }
-models() {
-    for d in $DTYPES; do
+ops() {
+    step ops device-json 60 sh -c '"$1" gpu json > "$0" || { cat "$0"; rm -f "$0"; exit 1; }' "$RESULTS/device.json" $FL
+    step ops ceilings 120 $FL gpu probe
+    step ops ours 300 $FL gpu ops
+}
+# models_of PART DTYPE...: steps from the host, twice, then replayed, which is how peers are fastest: all with the same
+# bits; with the kernels here alone; and with the plans that are fastest on this device
+models_of() {
+    twice='a=$("$@" ${0#plain}) || { echo "$a"; exit 1; }; b=$("$@") || exit; echo "$a"; echo "$b"
+        [ "$(echo "$a" | grep ^digest)" = "$(echo "$b" | grep ^digest)" ] || { echo "two runs differ"; exit 1; }'
+    part_of=$1
+    shift
+    for d; do
         for m in $MODELS; do
-            run="$FL model $m --preset $PRESET --device cuda --dtype $d --warmup 5 --iterations 30"
-            step models "$m-$d" 150 $run
-            step models "$m-$d-tuned" 200 env FL_CUDA_TUNE="$RESULTS/tune.txt" $run
+            run="$FL model $m --preset $PRESET --device cuda --dtype $d --warmup 5 --iterations 30 --digest"
+            step $part_of "$m-$d" 200 sh -c "$twice" plain $run
+            step $part_of "$m-$d-graph" 200 sh -c "$twice" --graph $run
+            step $part_of "$m-$d-own" 200 env FL_CUDA_LIBS=no $run
+            step $part_of "$m-$d-tuned" 200 env FL_CUDA_TUNE="$RESULTS/tune.txt" $run
         done
     done
 }
+models() { models_of models ${DTYPES%% *}; }
+more_models() { case $DTYPES in *' '*) models_of more-models ${DTYPES#* } ;; esac; }
 peers() {
     python=$(peer_python)
     if [ -z "$python" ]; then skip peers torch 'torch (and numpy: PEER_PYTHON, python3, wheels/)'; return; fi
@@ -190,20 +244,24 @@ peers() {
                 step peers "$m-$d-$v" 250 $script --variant "$v"
             done
             # theirs and ours in turn
-            step peers "$m-$d-ours" 150 $FL model $m --preset $PRESET --device cuda --dtype $d --warmup 5 --iterations 30
+            run="$FL model $m --preset $PRESET --device cuda --dtype $d --warmup 5 --iterations 30"
+            step peers "$m-$d-ours" 150 $run
+            step peers "$m-$d-ours-graph" 150 $run --graph
         done
     done
 }
 
 # Nothing else is begun without a device that works: that would be a line for each step, and none of them final.
-set -- ${*:-smoke conformance gradients sanitizer examples ops models peers}
+set -- ${*:-smoke sanitizer tiny models ops conformance gradients examples more-models more-sanitizers peers}
 [ "$1" = probe ] || set -- probe "$@"
 for part; do
     case $part in
-        probe | smoke | conformance | gradients | sanitizer | examples | ops | models | peers) $part ;;
+        probe | smoke | sanitizer | tiny | models | ops | conformance | gradients | examples | peers) $part ;;
+        more-models) more_models ;;
+        more-sanitizers) more_sanitizers ;;
         *) echo "gpu.sh: there is no part $part"; exit 2 ;;
     esac
-    if [ "$part" = probe ] && ! grep -q '^probe	ceilings	ok' "$lines"; then
+    if [ "$part" = probe ] && ! grep -q '^probe	op	ok' "$lines"; then
         echo "skipped: all other parts (no device works: $RESULTS/log.txt says why)"
         exit 1
     fi
