@@ -10,7 +10,6 @@
    first. */
 #include "../arguments.h"
 #include "fl_speech.h"
-#include "fl.h"
 #include "page.h"
 #include "recordings.h"
 #include <math.h>
