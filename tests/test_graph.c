@@ -792,57 +792,39 @@ static fl_tensor *cast_numbers(fl_tensor **x) {
     return fl_scope_return(&s, fl_add(fl_cast(fl_cast(b, other), d), c));
 }
 
-TEST(casts_join_groups) {
-    enum { ROWS = 70, N = 1003 };
-    static const rows_fn fns[] = {cast_conditions, cast_numbers};
-    for (int f64 = 0; f64 < 2; f64++)
-        for (size_t f = 0; f < sizeof fns / sizeof *fns; f++) {
-            fl_scope s = fl_scope_begin();
-            const int64_t bytes = (int64_t)ROWS * N * (f64 ? 8 : 4);
-            fl_tensor *x[] = {fl_normal(FL_SHAPE(ROWS, N), 0, 1, f64 ? FL_F64 : FL_F32, NULL)};
-            int64_t eager = 0, most = 0;
-            fl_tensor *want = in_mode(0, fns[f], x, 1, &eager);
-            for (int mode = 1; mode < 4; mode++) {
-                fl_tensor *got = in_mode(mode, fns[f], x, 4, &most);
-                bool ok = CHECK(same_bits(got, want));
-                if (mode < 3) /* the result, and what two groups of cast_numbers share */
-                    ok &= CHECK(most < (f ? 3 : 1.5) * (double)bytes);
-                if (!ok)
-                    printf("  fn %d, mode %d: %lld bytes, %lld eager\n", (int)f, mode, (long long)most,
-                           (long long)eager);
-                fl_drop(got);
-            }
-            fl_drop(want);
-            fl_scope_end(&s);
-        }
+/* In every mode fn has eager's bits, and in groups it takes less memory than `limit` results. */
+static void check_groups(rows_fn fn, fl_dtype d, double limit) {
+    enum { ROWS = 70, N = 1003, STEPS = 4 };
+    fl_scope s = fl_scope_begin();
+    fl_tensor *x[] = {fl_normal(FL_SHAPE(ROWS, N), 0, 1, d, NULL)};
+    int64_t eager = 0, most = 0;
+    fl_seed(3);
+    fl_tensor *want = in_mode(0, fn, x, STEPS, &eager);
+    for (int mode = 1; mode < 4; mode++) {
+        fl_seed(3);
+        fl_tensor *got = in_mode(mode, fn, x, STEPS, &most);
+        bool ok = CHECK(same_bits(got, want));
+        if (mode < 3) ok &= CHECK((double)most < limit * ROWS * N * (double)fl_dtype_size(d));
+        if (!ok) printf("  mode %d: %lld bytes, %lld eager\n", mode, (long long)most, (long long)eager);
+        fl_drop(got);
+    }
+    fl_drop(want);
+    fl_scope_end(&s);
     CHECK_NOTHING_LIVES();
 }
 
+TEST(casts_join_groups) {
+    for (int f64 = 0; f64 < 2; f64++) {
+        check_groups(cast_conditions, f64 ? FL_F64 : FL_F32, 1.5); /* the result alone */
+        check_groups(cast_numbers, f64 ? FL_F64 : FL_F32, 3);      /* and what its two groups share */
+    }
+}
+
 TEST(groups_draw_the_numbers_of_their_calls) {
-    enum { ROWS = 70, N = 1003, STEPS = 4 };
-    static const rows_fn fns[] = {dropped_and_added, noisy_and_counted};
-    for (int f64 = 0; f64 < 2; f64++)
-        for (size_t f = 0; f < sizeof fns / sizeof *fns; f++) {
-            fl_scope s = fl_scope_begin();
-            const int64_t bytes = (int64_t)ROWS * N * (f64 ? 8 : 4);
-            fl_tensor *x[] = {fl_normal(FL_SHAPE(ROWS, N), 0, 1, f64 ? FL_F64 : FL_F32, NULL)};
-            int64_t eager = 0, most = 0;
-            fl_seed(3);
-            fl_tensor *want = in_mode(0, fns[f], x, STEPS, &eager);
-            for (int mode = 1; mode < 4; mode++) {
-                fl_seed(3);
-                fl_tensor *got = in_mode(mode, fns[f], x, STEPS, &most);
-                bool ok = CHECK(same_bits(got, want));
-                if (mode < 3) ok &= CHECK(most < bytes + bytes / 2); /* the result alone */
-                if (!ok)
-                    printf("  fn %d, mode %d: %lld bytes, %lld eager\n", (int)f, mode, (long long)most,
-                           (long long)eager);
-                fl_drop(got);
-            }
-            fl_drop(want);
-            fl_scope_end(&s);
-        }
-    CHECK_NOTHING_LIVES();
+    for (int f64 = 0; f64 < 2; f64++) {
+        check_groups(dropped_and_added, f64 ? FL_F64 : FL_F32, 1.5);
+        check_groups(noisy_and_counted, f64 ? FL_F64 : FL_F32, 1.5);
+    }
 }
 
 /* x is read, written, and read again from what has been written over it: it dies in the first group, which
