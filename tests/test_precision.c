@@ -407,6 +407,7 @@ static void listed(fl_dtype n, fl_var *x, fl_var *w, fl_var *image, fl_var *kern
     give(wide, fv_mse_loss(y, fv_relu(y), FL_MEAN));
     give(wide, fv_soft_margin_loss(y, fv_relu(y), FL_SUM));
     give(wide, fv_atan2(y, x));
+    give(wide, fv_cross_entropy(y, fl_softmax(fv_value(y), 1))); /* probabilities as the target */
 }
 
 TEST(ops_run_as_their_policy_says) {
