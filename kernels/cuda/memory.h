@@ -168,7 +168,7 @@ static void fl__cuda_count(fl_mem_stats *s, int64_t in_use, int64_t reserved) {
 static fl__cuda_block *fl__cuda_find(fl__cuda_cache *c, size_t bytes, const void *home, bool split,
                                      fl_buffer *b) {
     const int bin = fl__cuda_bin(bytes);
-    for (int i = bin; i < (split ? FL__CUDA_BINS : bin + 3); i++)
+    for (int i = bin; i < FL__CUDA_BINS && (split || i < bin + 3); i++)
         for (fl__cuda_block **at = &c->bin[i]; *at; at = &(*at)->next) {
             fl__cuda_block *k = *at;
             if (!split && k->bytes > bytes + bytes / 4) break;
