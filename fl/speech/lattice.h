@@ -90,7 +90,7 @@ FL_API bool fl_lattice_register(void);
 #include "../../fl_backend.h"
 #include "../../kernels/speech/asg.h"
 #include "../../kernels/speech/transducer.h"
-#ifdef FL_USE_CUDA
+#if defined(FL_USE_CUDA) && __has_include("../../kernels/cuda/lattice.h")
 #include "../../kernels/cuda/lattice.h"
 #endif
 #include "../ops/copy.h"
@@ -202,7 +202,7 @@ static void fl__lattice_register_all(void) {
     fl__cpu_asg_slots(&cpu);
     fl__cpu_transducer_slots(&cpu);
     fl__lattice_known = fl_backend_use(&cpu, NULL);
-#ifdef FL_USE_CUDA
+#ifdef FL_CUDA_LATTICE_H
     for (int i = 0; fl__lattice_known && fl_backend_cuda_of(i); i++) {
         fl_backend cuda = *fl_backend_at(fl_backend_index(fl_backend_cuda_of(i)->name));
         fl__cuda_lattice_slots(&cuda);

@@ -22,7 +22,8 @@
    scatters each line, except for sums at indices shared by all lines; convolutions are direct. layers.h,
    attention.h, ctc.h, fft.h and recurrent.h have the slots of registered ops, step.h those launched in
    batches, program.h compiled programs, graph.h sequences of calls that are launched as one. Products,
-   convolutions and attention use cuBLASLt (lt.h) and cuDNN (dnn.h) if they are installed. */
+   convolutions and attention use cuBLASLt (lt.h) and cuDNN (dnn.h) if they are installed. fft, lattice and
+   recurrent, .h and .cu, may be deleted: their ops are then composed of others. */
 #ifndef FL_CUDA_BACKEND_H
 #define FL_CUDA_BACKEND_H
 #ifdef FL_STATIC
@@ -65,13 +66,17 @@ FL_PRIVATE bool fl__cuda_graph_spoil(void);
 #include "attention.h"
 #include "ctc.h"
 #include "dnn.h"
-#include "fft.h"
 #include "graph.h"
 #include "layers.h"
 #include "lt.h"
 #include "program.h"
-#include "recurrent.h"
 #include "step.h"
+#if __has_include("fft.h") /* may be left out, with its .cu */
+#include "fft.h"
+#endif
+#if __has_include("recurrent.h") /* the same */
+#include "recurrent.h"
+#endif
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -685,8 +690,12 @@ static fl_backend *fl__cuda_table(void) {
     fl__cuda_layers_slots(&table);
     fl__cuda_attention_slots(&table);
     fl__cuda_ctc_slots(&table);
+#ifdef FL_CUDA_FFT_H
     fl__cuda_fft_slots(&table);
+#endif
+#ifdef FL_CUDA_RECURRENT_H
     fl__cuda_recurrent_slots(&table);
+#endif
     fl__cuda_step_slots(&table);
     fl__cuda_program_slots(&table);
     fl__cuda_lt_slots(&table); /* these two override our own kernels */
