@@ -376,6 +376,12 @@ static void rows_of_handles(void) {
         NO_FILE(fl_cuda_stream, (), "make CUDA=1");
         NO_FILE(fl_cuda_launched, (NULL, 0), "make CUDA=1");
         NO_FILE(fl_cuda_launch, (NULL, "", "kernel", 1, 1, NULL), "make CUDA=1");
+    } else {
+        NO(fl_cuda_set, (FL_MAX_OPS, no_slot, 0), "does not exist");
+        NO_FILE(fl_cuda_slot, (fl_backend_at(1), NULL, no_slot), "the call is NULL");
+        NO_FILE(fl_cuda_launched, (NULL, 0), "the call is NULL");
+        NO_FILE(fl_cuda_launch, (NULL, "", "kernel", 1, 1, NULL), "the call is NULL");
+        FINE(fl_cuda_stream, (fl_cuda_stream(), true));
     }
     FINE(fl_op_get_info, !fl_op_get_info((fl_op)-1) && !fl_op_get_info(FL_OP_NONE));
     FINE(fl_op_by_name, fl_op_by_name(NULL) == FL_OP_NONE && fl_op_by_name("no such op") == FL_OP_NONE);

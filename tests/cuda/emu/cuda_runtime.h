@@ -340,11 +340,11 @@ struct emu_kernel {
 };
 inline cudaError_t cudaLibraryLoadData(cudaLibrary_t *to, const void *code, void *, void *, unsigned, void *,
                                        void *, unsigned) {
-    EMU_WAITING_CALL(cudaErrorInvalidValue)
     std::string path = (const char *)code;
     *to = (cudaLibrary_t)dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     unlink(path.c_str());
     rmdir(path.substr(0, path.rfind('/')).c_str());
+    EMU_WAITING_CALL(cudaErrorInvalidValue)
     return *to ? cudaSuccess : emu::last_error = cudaErrorNoKernelImageForDevice;
 }
 inline cudaError_t cudaLibraryUnload(cudaLibrary_t l) { return dlclose(l), cudaSuccess; }
