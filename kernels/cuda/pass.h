@@ -51,22 +51,15 @@ typedef struct flk_program {
     double number[FLK_PROGRAM_NUMBERS];
 } flk_program;
 
-enum { FLK_STEP_PLACES = 23, FLK_STEP_CELLS = 100, FLK_STEP_WORDS = 64, FLK_MANY = 192, FLK_STEP_RUNS = 8 };
-/* A primitive of fl/tensor/formula.h. Registers below FLK_STEP_PLACES hold a value per element, first the
-   tensors'; register FLK_STEP_PLACES + k is cell k, a scalar. */
-typedef struct flk_word {
-    uint8_t primitive, to, in[3];
-} flk_word;
-/* An optimizer step's program in two parts: words on cells only, then on elements. Cells are first the
-   scalars of weak or 1-d tensors, then the constants. Tensors are reads, writes and, with narrow, an
-   additional narrow copy of the first write; the new values of writes are stored at out. skips: scalar 0 may
-   skip the step. */
+enum { FLK_STEP_CELLS = 100, FLK_MANY = 192, FLK_STEP_RUNS = 8 };
+/* What the kernel of an optimizer step's rule reads beside the tensors. The cells of a block are first the
+   scalars of weak or 1-d tensors, then the constants, then what the rule computes from these. Tensors are
+   reads, writes and, with narrow, an additional narrow copy of the first write. skips: scalar 0 may skip the
+   step. */
 typedef struct flk_step_rule {
-    int n_reads, n_writes, narrow, skips, n_numbers, n_constants, n_first, n_words;
+    int n_reads, n_writes, narrow, skips, n_numbers, n_constants;
     int dtype[8], number_dtype[6], numbers[6], number_step[6];
     double weak[6], constant[16];
-    flk_word word[FLK_STEP_WORDS];
-    uint8_t out[4];
 } flk_step_rule;
 typedef struct flk_step_entry {
     int64_t n;

@@ -13,7 +13,7 @@
 #include "../../fl_backend.h"
 #include "flk.h"
 FL_PRIVATE void fl__cuda_program_slots(fl_backend *cuda);
-/* The kernel of an optimizer step's rule, which has the interpreter's bits; NULL if it cannot be made. */
+/* The kernel of an optimizer step's rule; NULL if it cannot be made: then the step runs op by op. */
 FL_PRIVATE void *fl__cuda_step_kernel(const flk_step_rule *r, const fl_formula *f);
 #endif
 
@@ -42,6 +42,7 @@ static struct {
     pthread_mutex_t lock;          /* of what is made */
     int architecture[FLK_DEVICES]; /* 0: not known yet */
     bool warned;
+    bool rules_fail; /* a rule did not compile: no other one is tried */
 } fl__cuda_programs = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* Compiles and loads the kernel; NULL after a warning, the first time. */
@@ -169,7 +170,8 @@ FL_API bool fl_cuda_launch(const fl_call *c, const char *source, const char *nam
 
 FL_PRIVATE void *fl__cuda_step_kernel(const flk_step_rule *r, const fl_formula *f) {
     const bool failed = fl_error() != NULL;
-    fl__text *text = fl__nvrtc() ? fl_heap_alloc(sizeof *text) : NULL;
+    const bool tries = !fl__cuda_programs.rules_fail && fl__nvrtc();
+    fl__text *text = tries ? fl_heap_alloc(sizeof *text) : NULL;
     void *kernel = NULL;
     if (text) {
         text->n = 0;
@@ -178,8 +180,11 @@ FL_PRIVATE void *fl__cuda_step_kernel(const flk_step_rule *r, const fl_formula *
         if (text->n < sizeof text->at) kernel = fl__cuda_source_kernel("step", text->at, "rule_step");
         pthread_mutex_unlock(&fl__cuda_programs.lock);
     }
-    if (!kernel && !failed && fl_error())
-        fl_log_message(FL_LOG_WARN, "cuda: a step's rule is interpreted, not compiled: %s", fl_error());
+    if (text && !kernel && !fl__cuda_captures()) { /* during a capture nothing is compiled */
+        fl__cuda_programs.rules_fail = true;
+        fl_log_message(FL_LOG_WARN, "cuda: steps run op by op: %s",
+                       fl_error() ? fl_error() : "a rule is too long");
+    }
     if (!failed) fl_error_clear();
     fl_heap_free(text);
     return kernel;

@@ -3,7 +3,7 @@
    Calls wait in a queue of their rule and kinds of scalars; the queues hold their buffers. They are launched
    together before anything else is started, copied or waited for, or when one writes what another uses. So a
    step over all parameters of a network is one launch for each rule and dtype, and the squares of its
-   gradients are one. Rules of large tensors are compiled (program.h), others interpreted. */
+   gradients are one. A rule is compiled (program.h); without NVRTC it runs op by op. */
 #ifndef FL_CUDA_STEP_H
 #define FL_CUDA_STEP_H
 #include "backend.h"
@@ -20,14 +20,12 @@ FL_PRIVATE void fl__cuda_step_slots(fl_backend *cuda);
 #include <string.h>
 
 enum { FL__CUDA_RULES = 4, FL__CUDA_HELD = FL__CUDA_RULES * FLK_MANY * 10, FL__CUDA_HELD_SLOTS = 16384 };
-/* Elements of a tensor from which its rule is compiled. */
-enum { FL__CUDA_STEP_LARGE = 1 << 14 };
 
 typedef struct fl__cuda_rule {
     flk_step_rule rule;
+    fl_formula program;
     flk_step_list steps;
-    void *kernel;  /* NULL: not compiled */
-    bool compiled; /* or failed to */
+    void *kernel; /* on the device of the queue's stream; NULL: unused */
 } fl__cuda_rule;
 
 static struct {
@@ -77,7 +75,7 @@ static const char *fl__cuda_enter(bool leaves) {
     const bool other = stream != fl__cuda_queue.stream;
     const char *why = leaves || other ? flk_run(fl__cuda_leave) : NULL;
     for (int i = 0; other && i < FL__CUDA_RULES; i++) /* the device may be another one */
-        fl__cuda_queue.rule[i].compiled = false;
+        fl__cuda_queue.rule[i].kernel = NULL;
     fl__cuda_queue.stream = stream;
     return why;
 }
@@ -111,54 +109,6 @@ static void fl__cuda_hold(fl_buffer *b, bool writes) {
         fl__cuda_queue.slot[at] = (int16_t)++fl__cuda_queue.n_held;
     }
     fl__cuda_queue.written[fl__cuda_queue.slot[at] - 1] |= writes;
-}
-
-/* ---- the rule as two programs ---- */
-
-/* The kernel's register for a value of the rule. */
-static int fl__cuda_place(const int *cell, int place) {
-    if (cell[place] >= 0) return FLK_STEP_PLACES + cell[place];
-    if (place < FL_FORMULA_REGISTER) return place;
-    return place - FL_FORMULA_REGISTER + 7; /* after the maximal number of tensors */
-}
-
-static void fl__cuda_word(flk_step_rule *r, int *cell, const fl_formula_step *s, bool of_numbers,
-                          int *cells) {
-    flk_word *w = &r->word[r->n_words++];
-    w->primitive = s->primitive;
-    for (int k = 0; k < 3; k++) {
-        const bool used = k < fl_primitive_operands((fl_primitive)s->primitive);
-        w->in[k] = (uint8_t)(!used        ? of_numbers ? 0 : FLK_STEP_PLACES
-                             : of_numbers ? cell[s->in[k]]
-                                          : fl__cuda_place(cell, s->in[k]));
-    }
-    cell[s->to] = of_numbers ? (*cells)++ : -1;
-    w->to = (uint8_t)(of_numbers ? cell[s->to] : fl__cuda_place(cell, s->to));
-}
-
-/* Splits the rule: a first pass takes the words on scalars only, a second pass the others. */
-static void fl__cuda_program(flk_step_rule *r, const fl_formula *f, int tensors) {
-    const int numbers = f->n_in - tensors;
-    for (int pass = 0; pass < 2; pass++) {
-        int cell[FL_FORMULA_OPERANDS], cells = numbers + f->n_constants;
-        for (int i = 0; i < FL_FORMULA_OPERANDS; i++) cell[i] = -1;
-        for (int i = 0; i < numbers; i++) cell[tensors + i] = i;
-        for (int i = 0; i < f->n_constants; i++) cell[FL_FORMULA_CONSTANT + i] = numbers + i;
-        for (int i = 0; i < f->n_steps; i++) {
-            const fl_formula_step *s = &f->step[i];
-            bool known = true;
-            for (int k = 0; k < fl_primitive_operands((fl_primitive)s->primitive); k++)
-                known &= cell[s->in[k]] >= 0;
-            if (known == !pass)
-                fl__cuda_word(r, cell, s, known, &cells);
-            else
-                cell[s->to] = known ? cells++ : -1;
-        }
-        if (!pass) r->n_first = r->n_words;
-        for (int i = 0; i < f->n_out; i++) r->out[i] = (uint8_t)fl__cuda_place(cell, f->out[i]);
-    }
-    r->n_constants = f->n_constants;
-    memcpy(r->constant, f->constant, sizeof r->constant);
 }
 
 /* ---- slots ---- */
@@ -210,58 +160,67 @@ static bool fl__cuda_step_of(flk_step_rule *r, flk_step_entry *e, fl_tensor **t,
         r->number_step[i] = x->ndim ? (int)x->stride[0] : 1;
         e->number[i] = x->weak ? NULL : fl_data(x);
     }
-    fl__cuda_program(r, &rule->program, n);
+    r->n_constants = rule->program.n_constants;
+    memcpy(r->constant, rule->program.constant, sizeof r->constant);
     return true;
 }
 
-/* The queue of a rule; NULL: none. */
-static fl__cuda_rule *fl__cuda_queue_of(const flk_step_rule *r) {
-    for (int i = 0; i < FL__CUDA_RULES; i++)
-        if (!memcmp(r, &fl__cuda_queue.rule[i].rule, sizeof *r)) return &fl__cuda_queue.rule[i];
+/* The queue of a rule; NULL if it is new. */
+static fl__cuda_rule *fl__cuda_queue_of(const flk_step_rule *r, const fl_formula *f) {
+    for (int i = 0; i < FL__CUDA_RULES; i++) {
+        fl__cuda_rule *q = &fl__cuda_queue.rule[i];
+        const bool alike = q->kernel && !memcmp(r, &q->rule, sizeof *r);
+        if (alike && !memcmp(f, &q->program, fl__formula_bytes(f))) return q;
+    }
     return NULL;
 }
 
-/* Adds a call to the queue of its rule, which replaces another one's if it is new. */
-static void fl__cuda_enqueue(const flk_step_rule *r, const flk_step_entry *e, const fl_formula *f) {
-    fl__cuda_rule *q = fl__cuda_queue_of(r);
-    if (!q) {
-        q = &fl__cuda_queue.rule[fl__cuda_queue.next];
-        fl__cuda_queue.next = (fl__cuda_queue.next + 1) % FL__CUDA_RULES;
-        memcpy(&q->rule, r, sizeof *r);
-        q->compiled = false;
-    }
-    if (!q->compiled) q->kernel = NULL;
-    if (!q->compiled && e->n >= FL__CUDA_STEP_LARGE) {
-        q->kernel = fl__cuda_step_kernel(r, f);
-        q->compiled = q->kernel || !fl__cuda_captures(); /* during a capture nothing new is compiled */
-    }
+/* The queue that a new rule gets, which another one's was. */
+static fl__cuda_rule *fl__cuda_queue_new(const flk_step_rule *r, const fl_formula *f, void *kernel) {
+    fl__cuda_rule *q = &fl__cuda_queue.rule[fl__cuda_queue.next];
+    fl__cuda_queue.next = (fl__cuda_queue.next + 1) % FL__CUDA_RULES;
+    memcpy(&q->rule, r, sizeof *r);
+    q->program = *f;
+    q->kernel = kernel;
+    return q;
+}
+
+/* Adds a call to the queue of its rule; false: the rule has no kernel. *why: what failed. */
+static bool fl__cuda_enqueue(const fl_call *c, const flk_step_rule *r, const flk_step_entry *e,
+                             fl_tensor *const *t, const char **why) {
+    const fl_formula *f = &((const fl_step_args *)c->args)->program;
+    const int n = r->n_reads + r->n_writes + r->narrow;
+    *why = fl__cuda_enter(false);
+    fl__cuda_rule *q = fl__cuda_queue_of(r, f);
+    void *kernel = q ? q->kernel : fl__cuda_step_kernel(r, f);
+    if (!kernel) return false;
+    bool leaves = fl__cuda_queue.squares.n ||
+                  (q ? q->steps.n == FLK_MANY : fl__cuda_queue.rule[fl__cuda_queue.next].steps.n);
+    for (int i = 0; i < n; i++) leaves |= fl__cuda_disturbs(t[i]->buffer, i >= r->n_reads);
+    for (int i = n - r->narrow; i < c->n_in; i++)
+        leaves |= !c->in[i]->weak && fl__cuda_disturbs(c->in[i]->buffer, false);
+    if (leaves && !*why) *why = flk_run(fl__cuda_leave);
+    if (!q) q = fl__cuda_queue_new(r, f, kernel);
     q->steps.entry[q->steps.n++] = *e;
+    for (int i = 0; i < n; i++) fl__cuda_hold(t[i]->buffer, i >= r->n_reads);
+    for (int i = n - r->narrow; i < c->n_in; i++)
+        if (!c->in[i]->weak) fl__cuda_hold(c->in[i]->buffer, false);
+    flk_before_next(fl__cuda_leave_now);
+    return true;
 }
 
 FL_CUDA_SLOT(fl__cuda_step) {
     flk_step_rule r;
     flk_step_entry e;
     fl_tensor *t[8];
+    const char *why;
     if (!fl_step_args_of(c)) return false;
     if (!fl__cuda_step_of(&r, &e, t, c)) return fl_call_compose(c);
     if (!e.n) return true;
-    const int n = r.n_reads + r.n_writes + r.narrow;
-    const char *why = NULL;
     pthread_mutex_lock(&fl__cuda_queue.lock);
-    const fl__cuda_rule *q = fl__cuda_queue_of(&r);
-    bool leaves = fl__cuda_queue.squares.n ||
-                  (q ? q->steps.n == FLK_MANY : fl__cuda_queue.rule[fl__cuda_queue.next].steps.n);
-    for (int i = 0; i < n; i++) leaves |= fl__cuda_disturbs(t[i]->buffer, i >= r.n_reads);
-    for (int i = n - r.narrow; i < c->n_in; i++)
-        leaves |= !c->in[i]->weak && fl__cuda_disturbs(c->in[i]->buffer, false);
-    why = fl__cuda_enter(leaves);
-    fl__cuda_enqueue(&r, &e, &((const fl_step_args *)c->args)->program);
-    for (int i = 0; i < n; i++) fl__cuda_hold(t[i]->buffer, i >= r.n_reads);
-    for (int i = n - r.narrow; i < c->n_in; i++)
-        if (!c->in[i]->weak) fl__cuda_hold(c->in[i]->buffer, false);
-    flk_before_next(fl__cuda_leave_now);
+    const bool queued = fl__cuda_enqueue(c, &r, &e, t, &why);
     pthread_mutex_unlock(&fl__cuda_queue.lock);
-    return fl__cuda_started(c, why);
+    return queued ? fl__cuda_started(c, why) : fl_call_compose(c);
 }
 
 FL_CUDA_SLOT(fl__cuda_sum_squares) {
