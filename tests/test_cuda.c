@@ -426,7 +426,7 @@ TEST(nothing_is_computed_again_unless_asked) {
 
 /* What kernels take in vectors of 16 bytes: dense operands, rows and columns that repeat, starts that are
    aligned and not, ends that fill no vector. */
-enum { VECTOR_KINDS = 12 };
+enum { VECTOR_KINDS = 13 };
 static fl_tensor *vector_result(int kind, fl_dtype d, int64_t rows, int64_t n, int64_t start) {
     fl_tensor *x = fl_remainder(fl_mul(fl_arange(0, rows * n + 40, 1, FL_I64), fl_int(37)), fl_int(101));
     x = fl_cast(fl_sub(x, fl_int(kind == 2 ? -1 : 50)), d);
@@ -446,6 +446,7 @@ static fl_tensor *vector_result(int kind, fl_dtype d, int64_t rows, int64_t n, i
     case 8: return fl_maximum(column, fl_abs(a));
     case 9: return fl_full(FL_SHAPE(rows, n), 7, d);
     case 10: return fl_where(c, fl_num(1), a);
+    case 11: return fl_dropout(fl_dtype_is_float(d) ? a : fl_cast(a, FL_F32), 0.3, &(fl_rng){5, 1});
     default: return fl_bitwise_xor(c, fl_lt(column, b));
     }
 }

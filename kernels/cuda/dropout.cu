@@ -1,31 +1,39 @@
 /* kernels/cuda/dropout.cu - dropout, and gated linear units with their gradient */
 #include "common.cuh"
 
-/* y, x: element i in row-major order is kept if its uniform number is >= p. Four elements per thread. */
+/* y, x: element i in row-major order is kept if its uniform number is >= p. A draw has four numbers. */
 template <class T>
 __global__ void flk_dropout_kernel(flk_pass p, float drop, double scale, uint64_t key,
                                    uint64_t counter, const uint64_t *word) {
-    const int64_t block = flk_thread();
+    int64_t i, at[2];
+    T v[FLK_VECTOR<T>];
     uint32_t w[4];
-    if (block * 4 >= p.n) return;
-    flm_philox(key, flk_counter(counter, word) + (uint64_t)block, w);
-    for (int k = 0; k < 4 && block * 4 + k < p.n; k++) {
-        int64_t at[2];
-        flk_place<2>(p, block * 4 + k, at);
-        const T v = flk_load<T>(p.t[1], at[1]);
-        flk_store(p.t[0], at[0], flm_uniform_f32(w[k]) >= drop ? v * (T)scale : (T)0);
+    const int n = flk_elements(p, &i);
+    if (!n) return;
+    flk_place<2>(p, i, at);
+    flk_load_each(p, 1, at[1], n, v);
+    const uint64_t draw = flk_counter(counter, word) + (uint64_t)i / 4;
+    flm_philox(key, draw, w);
+    if (i & 2) w[0] = w[2], w[1] = w[3]; /* vectors of one or two elements */
+    if (i & 1) w[0] = w[1];
+#pragma unroll
+    for (int j = 0; j < FLK_VECTOR<T>; j++) {
+        if (j == 4 && n == 8) flm_philox(key, draw + 1, w);
+        v[j] = flm_uniform_f32(w[j % 4]) >= drop ? v[j] * (T)scale : (T)0;
     }
+    flk_store_each(p.t[0], at[0], n, v);
 }
 
-const char *flk_dropout(const flk_pass *p, double drop, uint64_t key, uint64_t counter, int dtype) {
-    const unsigned blocks = flk_blocks((p->n + 3) / 4);
+const char *flk_dropout(const flk_pass *pass, double drop, uint64_t key, uint64_t counter, int dtype) {
+    if (!pass->n) return NULL;
+    const flk_pass p = flk_vectors(pass, dtype);
+    const unsigned blocks = flk_vector_blocks(p);
     const double scale = 1 / (1 - drop);
-    if (!p->n) return NULL;
     if (dtype == FLK_F64)
-        return FLK_LAUNCH(flk_dropout_kernel<double>, blocks, FLK_BLOCK, *p, (float)drop, scale,
-                          key, counter, flk_rng_word());
-    return FLK_LAUNCH(flk_dropout_kernel<float>, blocks, FLK_BLOCK, *p, (float)drop, scale, key,
-                      counter, flk_rng_word());
+        return FLK_LAUNCH(flk_dropout_kernel<double>, blocks, FLK_BLOCK, p, (float)drop, scale, key, counter,
+                          flk_rng_word());
+    return FLK_LAUNCH(flk_dropout_kernel<float>, blocks, FLK_BLOCK, p, (float)drop, scale, key, counter,
+                      flk_rng_word());
 }
 
 /* y, a, g: y = a / (1 + exp(-g)). */
