@@ -10,7 +10,8 @@
    Attention is a composite of products, pointwise operations and reductions that cuDNN recognises: f16 and
    bf16, causal or not, without window, softcap and dropout (its random numbers differ from ours). A mask is
    passed as a finite bias: a query without any visible key gets a tiny lse instead of NaN, and our own
-   kernel corrects y and lse.
+   kernel corrects y and lse. The gradient's sums go straight into dq: through an accumulator in f32 their
+   order would not be fixed.
 
    FL_CUDA_DEVICE_JSON=file builds plans for an absent device, without running them (cuda-plans). */
 #ifndef FL_CUDA_DNN_H
@@ -282,7 +283,6 @@ enum {
     FL__DQ,
     FL__DK,
     FL__DV,
-    FL__DQ_SUM,
     FL__ROW_SUM,
     FL__SCALE,
     FL__HIDDEN, /* score of keys hidden by causal */
@@ -359,8 +359,7 @@ static void fl__dnn_attention_grad(fl__dnn_graph *g) {
     fl__dnn_swap(dim_k, stride_k, &t[FL__KT]);
     const fl__dnn_desc q = fl__dnn_real(g, FL__Q), k = fl__dnn_real(g, FL__KT), v = fl__dnn_real(g, FL__V);
     const fl__dnn_desc y = fl__dnn_real(g, FL__Y), lse = fl__dnn_real(g, FL__LSE);
-    const fl__dnn_desc dy = fl__dnn_real(g, FL__DY), dq_sum = fl__dnn_real(g, FL__DQ_SUM);
-    const fl__dnn_desc row_sum = fl__dnn_real(g, FL__ROW_SUM);
+    const fl__dnn_desc dy = fl__dnn_real(g, FL__DY), row_sum = fl__dnn_real(g, FL__ROW_SUM);
     const fl__dnn_desc both = fl__dnn_inner(g, t[FL__DY].dim, t[FL__DY].stride, FL__DATA_FLOAT);
     fl__dnn_pointwise(g, FL__POINTWISE_MUL, dy, y, both);
     fl__dnn_pointwise(g, FL__POINTWISE_MUL, fl__dnn_reduced(g, FL__REDUCE_TENSOR_ADD, both, FL__ROW),
@@ -377,8 +376,8 @@ static void fl__dnn_attention_grad(fl__dnn_graph *g) {
                                               fl__dnn_number(g, FL__SCALE), FL__ALL);
     fl__dnn_product(g, fl__dnn_reshaped(g, ds, fl__dnn_inner(g, other, crossed, type)), q,
                     fl__dnn_real(g, FL__DK));
-    fl__dnn_product(g, ds, fl__dnn_reshaped(g, k, fl__dnn_inner(g, dim_k, stride_k, type)), dq_sum);
-    fl__dnn_pointwise(g, FL__POINTWISE_IDENTITY, dq_sum, NULL, fl__dnn_real(g, FL__DQ));
+    fl__dnn_product(g, ds, fl__dnn_reshaped(g, k, fl__dnn_inner(g, dim_k, stride_k, type)),
+                    fl__dnn_real(g, FL__DQ));
 #undef FL__ALL
 #undef FL__ROW
 }
@@ -670,21 +669,21 @@ static void fl__dnn_causal_of(fl__dnn_use *u, int64_t offset) {
 static bool fl__dnn_attention_of(const fl_call *c, fl__dnn_use *u) {
     const fl_attention_args *a = c->args;
     const bool back = c->op == fl_op_attention_grad;
-    fl_tensor *const all[FL__DQ_SUM] = {[FL__Q] = c->in[0],
-                                        [FL__KT] = c->in[1],
-                                        [FL__V] = c->in[2],
-                                        [FL__Y] = back ? c->in[4] : c->out[0],
-                                        [FL__LSE] = back ? c->in[5] : c->out[1],
-                                        [FL__DY] = back ? c->in[6] : NULL,
-                                        [FL__DQ] = back ? c->out[0] : NULL,
-                                        [FL__DK] = back ? c->out[1] : NULL,
-                                        [FL__DV] = back ? c->out[2] : NULL};
+    fl_tensor *const all[FL__ROW_SUM] = {[FL__Q] = c->in[0],
+                                         [FL__KT] = c->in[1],
+                                         [FL__V] = c->in[2],
+                                         [FL__Y] = back ? c->in[4] : c->out[0],
+                                         [FL__LSE] = back ? c->in[5] : c->out[1],
+                                         [FL__DY] = back ? c->in[6] : NULL,
+                                         [FL__DQ] = back ? c->out[0] : NULL,
+                                         [FL__DK] = back ? c->out[1] : NULL,
+                                         [FL__DV] = back ? c->out[2] : NULL};
     fl__dnn_shape *s = &u->shape;
     if (a->p > 0 || a->softcap != 0 || a->window || (a->causal && a->offset > INT32_MAX))
         return false;
     if (c->in[0]->dtype != FL_F16 && c->in[0]->dtype != FL_BF16) return false;
     if (!fl__dnn_bias_of(u, c->in[3])) return false;
-    for (int i = 0; i < FL__DQ_SUM; i++)
+    for (int i = 0; i < FL__ROW_SUM; i++)
         if (all[i] && !fl__dnn_describe(s, i, u->t[i] = all[i])) return false;
     s->t[FL__LSE].type = FL__DATA_FLOAT;
     u->scale = (float)a->scale, u->one = 1;
@@ -696,7 +695,6 @@ static bool fl__dnn_attention_of(const fl_call *c, fl__dnn_use *u) {
     }
     if (!back) return true;
     fl__dnn_number_of(u, FL__ONE, FL__DATA_FLOAT, &u->one);
-    fl__dnn_dense(&s->t[FL__DQ_SUM], s->t[FL__Q].dim, 4);
     fl__dnn_dense(&s->t[FL__ROW_SUM], s->t[FL__Q].dim, 3);
     return true;
 }
@@ -751,17 +749,13 @@ static bool fl__dnn_execute(const fl__dnn_plan *p, const fl__dnn_use *u, void *w
     return !s || fl__dnn_failed(u->call, s);
 }
 
-/* Allocates workspace for the plan, and for the two sums of attention's gradient after it. */
+/* Allocates workspace for the plan, and for the row sums of attention's gradient after it. */
 static bool fl__dnn_start(const fl__dnn_plan *p, fl__dnn_use *u) {
-    int64_t bytes = (p->workspace + 255) / 256 * 256, sums[2] = {0, 0};
-    const fl__dnn_tensor *sum = &p->of.t[FL__DQ_SUM];
-    for (int i = 0; i < 2 && sum[i].dim[0]; i++) {
-        sums[i] = bytes;
-        bytes += (sum[i].dim[0] * sum[i].stride[0] * 4 + 255) / 256 * 256;
-    }
-    fl_buffer *work = fl__cuda_scratch(u->call, (size_t)bytes + 256);
+    const int64_t bytes = (p->workspace + 255) / 256 * 256;
+    const fl__dnn_tensor *sum = &p->of.t[FL__ROW_SUM];
+    fl_buffer *work = fl__cuda_scratch(u->call, (size_t)(bytes + sum->dim[0] * sum->stride[0] * 4) + 256);
     if (!work) return false;
-    for (int i = 0; i < 2; i++) u->pointer[FL__DQ_SUM + i] = (char *)work->ptr + sums[i];
+    u->pointer[FL__ROW_SUM] = (char *)work->ptr + bytes;
     const bool ok = fl__dnn_execute(p, u, work->ptr);
     fl_buffer_drop(work);
     return ok;

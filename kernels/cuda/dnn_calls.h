@@ -48,7 +48,6 @@ typedef void *fl__dnn_desc;
     X(POINTWISE_SUB, 9) \
     X(POINTWISE_EXP, 13) \
     X(POINTWISE_LOG, 15) \
-    X(POINTWISE_IDENTITY, 21) \
     X(POINTWISE_CMP_GE, 303) \
     X(POINTWISE_GEN_INDEX, 501) \
     X(POINTWISE_BINARY_SELECT, 601) \

@@ -3,7 +3,8 @@
 
    It checks what the real one would refuse: attributes of the wrong size, descriptors used before they are
    finalized, shapes that do not fit, pointers that are missing or less aligned than promised, too little
-   workspace. Tensors inside the graph round as their type does. */
+   workspace, a product into memory that a later operation reads (an accumulator) and that is not zero.
+   Tensors inside the graph round as their type does. */
 #include "../../../kernels/cuda/dnn_calls.h"
 #include "mock.h"
 #include <stddef.h>
@@ -108,17 +109,30 @@ static void run_pointwise(run *r, const desc *op, const desc part[5]) {
     } while (next(y, at));
 }
 
-static void run_matmul(run *r, const desc *a, const desc *b, const desc *c) {
-    int64_t at[4] = {0};
+/* Whether an operation behind that one reads its result from memory. */
+static bool is_accumulator(const run *r, int op) {
+    const desc *c = &r->part[op][2];
+    bool read = false;
+    for (int i = op + 1; i < r->n_ops; i++)
+        for (int k = 0; k < 5; k++) read |= k != 2 && r->op[i].in[k] && r->part[i][k].id == c->id;
+    return read && !c->inner;
+}
+
+static void run_matmul(run *r, int op) {
+    const desc *a = &r->part[op][0], *b = &r->part[op][1], *c = &r->part[op][2];
+    const bool adds = is_accumulator(r, op);
+    int64_t at[4] = {0}, dirty = 0;
     const void *pa = bytes_of(r, a), *pb = bytes_of(r, b);
     void *pc = bytes_of(r, c);
     do {
-        double sum = 0;
+        double sum = adds ? load(c->type, pc, place(c, at)) : 0;
+        dirty += sum != 0;
         for (int64_t k = 0; k < a->dim[3]; k++)
             sum += load(a->type, pa, place(a, (int64_t[]){at[0], at[1], at[2], k})) *
                    load(b->type, pb, place(b, (int64_t[]){at[0], at[1], k, at[3]}));
         store(c->type, pc, place(c, at), sum);
     } while (next(c, at));
+    if (dirty) bad("an accumulator that is not zero", dirty);
 }
 
 static void run_reduction(run *r, const desc *x, const desc *y, const desc *f) {
@@ -210,7 +224,7 @@ static void run_all(void *arg) {
         if (op->kind == FL__BACKEND_OPERATION_POINTWISE_DESCRIPTOR)
             run_pointwise(r, op, t);
         else if (op->kind == FL__BACKEND_OPERATION_MATMUL_DESCRIPTOR)
-            run_matmul(r, &t[0], &t[1], &t[2]);
+            run_matmul(r, i);
         else if (op->kind == FL__BACKEND_OPERATION_REDUCTION_DESCRIPTOR)
             run_reduction(r, &t[0], &t[2], &t[3]);
         else if (op->kind == FL__BACKEND_OPERATION_RESHAPE_DESCRIPTOR)
