@@ -23,6 +23,8 @@
 FL_PRIVATE void fl__cuda_dnn_slots(fl_backend *cuda);
 /* Returns 1 if cuDNN has a plan for the call, 0 if not, -1 if cuDNN is missing. Runs nothing. */
 FL_PRIVATE int fl__cuda_dnn_plans(const fl_call *c);
+/* Number of calls of attention and its gradient so far that our own kernels computed. */
+FL_PRIVATE int64_t fl__cuda_dnn_declined(void);
 #endif
 
 #if defined(FL_IMPL_ONLY_CUDA_DNN) || (defined(FL_IMPLEMENTATION) && !defined(FL_IMPL_ONLY))
@@ -452,8 +454,14 @@ static bool fl__dnn_choose(fl__dnn_graph *g, fl__dnn_plan *p, fl__dnn_desc graph
     return found;
 }
 
+/* On Blackwell, sm_100, sums of the gradient are in a fixed order from 9.18 on. */
+static bool fl__dnn_in_order(void) {
+    return flk_architecture() / 10 != 10 || fl__dnn.call.cudnnGetVersion() >= 91800;
+}
+
 static bool fl__dnn_make(fl__dnn_plan *p) {
     fl__dnn_graph g = {.of = &p->of};
+    if (p->of.op == FL__DNN_ATTENTION_GRAD && !fl__dnn_in_order()) return false;
     if (p->of.op == FL__DNN_ATTENTION)
         fl__dnn_attention(&g);
     else if (p->of.op == FL__DNN_ATTENTION_GRAD)
@@ -509,6 +517,12 @@ static bool fl__dnn_read_device(const char *path) {
     return !g.failed;
 }
 
+/* Attention needs cuDNN 9.16: 9.10.0 and 9.10.1 compute it wrongly, and up to 9.15 its gradient is wrong for
+   numbers of keys that 128 does not divide. */
+static bool fl__dnn_serves(int64_t op) {
+    return op < FL__DNN_ATTENTION || fl__dnn.call.cudnnGetVersion() >= 91600;
+}
+
 static const char *const fl__dnn_instead =
     "convolutions use our own slower kernels, attention is computed in parts";
 
@@ -522,6 +536,10 @@ static int fl__dnn_look(void) {
     if (!fl__cuda_library("libcudnn.so.9", fl__dnn_instead, names, &fl__dnn.call,
                           (int)(sizeof names / sizeof *names)))
         return -1;
+    const int version = (int)fl__dnn.call.cudnnGetVersion();
+    if (!fl__dnn_serves(FL__DNN_ATTENTION))
+        fl_log_message(FL_LOG_WARN, "cuda: attention is computed in parts: got cuDNN %d.%d.%d, expected 9.16",
+                       version / 10000, version / 100 % 100, version % 100);
     if (!json) return 1;
     if (fl__dnn_read_device(json)) return 2;
     fl_log_message(FL_LOG_WARN, "cuda: cuDNN rejects the device described in %s", json);
@@ -679,8 +697,10 @@ static bool fl__dnn_attention_of(const fl_call *c, fl__dnn_use *u) {
                                          [FL__DK] = back ? c->out[1] : NULL,
                                          [FL__DV] = back ? c->out[2] : NULL};
     fl__dnn_shape *s = &u->shape;
-    if (a->p > 0 || a->softcap != 0 || a->window || (a->causal && a->offset > INT32_MAX))
-        return false;
+    const int64_t queries = c->in[0]->shape[c->in[0]->ndim - 2], keys = c->in[1]->shape[c->in[1]->ndim - 2];
+    if (a->p > 0 || a->softcap != 0 || a->window || (a->causal && a->offset > INT32_MAX)) return false;
+    if (queries == 1 && keys == 1) return false; /* the gradient of it is not supported */
+    if (a->causal && a->offset && !c->in[3]->weak) return false; /* NVIDIA's frontend refuses it */
     if (c->in[0]->dtype != FL_F16 && c->in[0]->dtype != FL_BF16) return false;
     if (!fl__dnn_bias_of(u, c->in[3])) return false;
     for (int i = 0; i < FL__ROW_SUM; i++)
@@ -821,7 +841,7 @@ static bool fl__dnn_run(const fl_call *c, bool *done) {
     fl__dnn_use u;
     uintptr_t all = 0;
     *done = false;
-    if (!fl__dnn_use_of(c, &u) || fl__dnn_there() != 1) return true;
+    if (!fl__dnn_use_of(c, &u) || fl__dnn_there() != 1 || !fl__dnn_serves(u.shape.op)) return true;
     for (int i = 0; i < c->n_out; i++)
         if (!fl_out_make(c->out[i])) return false;
     for (int i = 0; i < FL__DNN_TENSORS; i++)
@@ -840,11 +860,17 @@ FL_PRIVATE int fl__cuda_dnn_plans(const fl_call *c) {
     fl__dnn_use u;
     if (!fl__dnn_use_of(c, &u)) return 0;
     if (fl__dnn_there() < 0) return -1;
+    if (!fl__dnn_serves(u.shape.op)) return 0;
     pthread_mutex_lock(&fl__dnn.lock);
     const fl__dnn_plan *p = fl__dnn_plan_of(c, &u.shape);
     const bool can = p && p->can;
     pthread_mutex_unlock(&fl__dnn.lock);
     return can;
+}
+
+static int64_t fl__dnn_declines; /* atomic */
+FL_PRIVATE int64_t fl__cuda_dnn_declined(void) {
+    return __atomic_load_n(&fl__dnn_declines, __ATOMIC_RELAXED);
 }
 
 FL_CUDA_SLOT(fl__dnn_slot) {
@@ -854,8 +880,9 @@ FL_CUDA_SLOT(fl__dnn_slot) {
     if (!fl__dnn_run(c, &done)) return false;
     if (done) return true;
     if (!own) return fl_call_compose(c);
-    if (at >= FL__DNN_ATTENTION) return own(self, c); /* our kernel supports half floats */
-    return fl__cuda_widely(own, self, c);
+    if (at < FL__DNN_ATTENTION) return fl__cuda_widely(own, self, c);
+    __atomic_add_fetch(&fl__dnn_declines, 1, __ATOMIC_RELAXED);
+    return own(self, c); /* it supports half floats */
 }
 
 FL_PRIVATE void fl__cuda_dnn_slots(fl_backend *cuda) {

@@ -18,8 +18,8 @@
        for events, which a test of the tests wants.
    Environment: CUDA_EMU_SEED=n; CUDA_EMU_DEVICES: 2 if it is not set; 0: no device, -1: no driver, or with
    CUDA_EMU_DRIVER=11040 one that is too old; CUDA_EMU_OTHER: devices of another architecture than the
-   kernels'; CUDA_EMU_NO_BARRIERS: kernels wait for nothing, which a test of the tests wants;
-   CUDA_LAUNCH_BLOCKING: a launch returns when its kernel has run.
+   kernels'; CUDA_EMU_MAJOR: their compute capability; CUDA_EMU_NO_BARRIERS: kernels wait for nothing, which
+   a test of the tests wants; CUDA_LAUNCH_BLOCKING: a launch returns when its kernel has run.
 
    Blocks and grids have one dimension. Blocks run one after the other, so races between them do not show;
    nor do times, registers, memory that is not coalesced, and what the compilers do differently. */
@@ -320,7 +320,8 @@ inline cudaError_t cudaMemGetInfo(size_t *left, size_t *all) {
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int) {
     EMU_CALL(cudaErrorUnknown)
     snprintf(p->name, sizeof p->name, "emulation");
-    p->multiProcessorCount = p->major = 1;
+    p->multiProcessorCount = 1;
+    p->major = getenv("CUDA_EMU_MAJOR") ? atoi(getenv("CUDA_EMU_MAJOR")) : 1;
     return cudaSuccess;
 }
 template <class K> cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, K) {

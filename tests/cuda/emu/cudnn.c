@@ -10,7 +10,6 @@
 #include <stddef.h>
 
 enum { BAD_PARAM = 2000, UNSUPPORTED = 3000, FAILED = 5000, MOST_OPS = 32, MOST_IDS = 16 };
-enum { WORKSPACE = 1000 };
 
 struct fl__dnn_library {
     fl__dnn_stream stream; /* in use */
@@ -32,7 +31,8 @@ typedef struct desc {
 } desc;
 
 MOCK extern int mock_plans, mock_runs, mock_faults, mock_engine; /* that ran last */
-int mock_plans, mock_runs, mock_faults, mock_engine;
+MOCK extern int mock_version, mock_workspace;                    /* tests set them */
+int mock_plans, mock_runs, mock_faults, mock_engine, mock_version = 91900, mock_workspace = 1000;
 
 static int bad(const char *what, int64_t which) {
     mock_faults++;
@@ -241,7 +241,7 @@ static void run_all(void *arg) {
 FL__DNN_CALLS(DECLARE)
 
 size_t cudnnGetVersion(void) {
-    return 91900;
+    return (size_t)mock_version;
 }
 const char *cudnnGetErrorString(fl__dnn_status s) {
     return s == FAILED ? "execution failed" : "mock error";
@@ -441,7 +441,7 @@ fl__dnn_status cudnnBackendGetAttribute(fl__dnn_desc given, fl__dnn_attribute a,
         *n = d->align == 1 || d->align == 2;
         if (*n) memcpy(to, &note, sizeof note);
     } else if (a == FL__ATTR_EXECUTION_PLAN_WORKSPACE_SIZE) {
-        *(int64_t *)to = WORKSPACE, *n = 1;
+        *(int64_t *)to = mock_workspace, *n = 1;
     } else {
         return bad("a question it does not know", a);
     }
