@@ -225,18 +225,20 @@ TEST(a_plan_that_a_capture_would_make_is_named_and_the_calls_run_one_by_one) {
     fl_graph_free(g);
 }
 
-TEST(attention_of_halves_without_dropout_is_the_librarys) {
+TEST(attention_of_halves_is_the_librarys) {
     NEEDS_MOCK;
     fl_tensor *q = fl_cast(whole(FL_SHAPE(2, 2, 4, 8), 1), FL_BF16),
               *k = fl_cast(whole(FL_SHAPE(2, 2, 6, 8), 2), FL_BF16);
     fl_tensor *y = fl_attention(q, k, k);
     CHECK(y && y->dtype == FL_BF16);
     CHECK_EQ_INT(counted("mock_runs"), 1);
-    CHECK_EQ_INT(fl__cuda_dnn_declined(), 0);
     CHECK(fl_attention(q, k, k, .dropout = 0.5) != NULL);
+    CHECK_EQ_INT(counted("mock_runs"), 2);
+    CHECK_EQ_INT(fl__cuda_dnn_declined(), 0);
     CHECK(fl_attention(q, k, k, .window = 2) && fl_attention(q, k, k, .softcap = 3));
     CHECK(fl_attention(fl_cast(q, FL_F32), fl_cast(k, FL_F32), fl_cast(k, FL_F32)) != NULL);
-    CHECK_EQ_INT(counted("mock_runs"), 1);
+    CHECK_EQ_INT(fl_item(fl_amax(fl_abs(fl_attention(q, k, k, .dropout = 1)), FL_ALL_AXES)), 0);
+    CHECK_EQ_INT(counted("mock_runs"), 2);
     CHECK_EQ_INT(fl__cuda_dnn_declined(), 4);
     CHECK_EQ_INT(counted("mock_faults"), 0);
 }
@@ -264,6 +266,7 @@ typedef struct attention_case {
     int mask;
     bool causal;
     int64_t offset;
+    double dropout;
     fl_dtype dtype; /* 0: bf16 */
 } attention_case;
 
@@ -277,7 +280,8 @@ static bool attend(const char *backend, const attention_case *c, fl_tensor *got[
                     fv_param(fl_cast(fl_mul(whole(k, 2), half), d)),
                     fv_param(fl_cast(whole(k, 3), d))};
     fl_var *y = fv_attention(x[0], x[1], x[2], .causal = c->causal, .offset = c->offset,
-                             .mask = mask ? fv_const(mask) : NULL);
+                             .mask = mask ? fv_const(mask) : NULL, .dropout = c->dropout,
+                             .rng = &(fl_rng){5, 1});
     if (!y || !fl_backward(y, .grad = fl_cast(whole(q, 6), d))) return false;
     got[0] = fl_to(fl_cast(fv_value(y), FL_F32), "cpu");
     for (int i = 0; i < 3; i++) got[i + 1] = fl_to(fl_cast(fv_grad(x[i]), FL_F32), "cpu");
@@ -298,21 +302,40 @@ static void attends(attention_case c, int runs) {
         fl_tensor *off = fl_amax(fl_abs(fl_sub(got[i], want[i])), FL_ALL_AXES);
         fl_tensor *size = fl_amax(fl_abs(want[i]), FL_ALL_AXES);
         if (!CHECK(fl_item(off) <= 0.025 * (0.2 + fl_item(size)))) /* NaN is none */
-            printf("  %d x %d, mask %d, causal %d, offset %d, result %d: %g of %g\n",
-                   (int)c.queries, (int)c.keys, c.mask, c.causal, (int)c.offset, i, fl_item(off),
+            printf("  %d x %d, mask %d, causal %d, offset %d, dropout %g, result %d: %g of %g\n",
+                   (int)c.queries, (int)c.keys, c.mask, c.causal, (int)c.offset, c.dropout, i, fl_item(off),
                    fl_item(size));
     }
     fl_scope_end(&s);
     CHECK_EQ_INT(counted("mock_faults") + counted("mock_mistakes"), 0);
 }
 
-TEST(attention_with_masks_is_the_librarys_and_the_cpus) {
+TEST(attention_with_masks_and_dropout_is_the_librarys_and_the_cpus) {
     NEEDS_MOCK;
     for (int kind = 0; kind < MASKS; kind++)
         for (int causal = 0; causal < 3; causal++)
-            attends((attention_case){4, 6, kind, causal > 0, .offset = causal > 1 ? 2 : 0},
-                    causal > 1 && kind ? 0 : 2);
-    for (int64_t keys = 127; keys < 130; keys++) attends((attention_case){5, keys, .dtype = FL_F16}, 2);
+            for (int drops = 0; drops < 2; drops++)
+                attends((attention_case){4, 6, kind, causal > 0, causal > 1 ? 2 : 0, .dropout = drops * 0.3},
+                        causal > 1 && (kind || drops) ? 0 : 2);
+    for (int64_t keys = 127; keys < 130; keys++)
+        attends((attention_case){5, keys, .dropout = 0.1, .dtype = FL_F16}, 2);
+}
+
+/* Of equal scores and one-hot values y is the weights: zero exactly where the cpu drops. */
+TEST(attention_drops_the_weights_that_the_cpu_drops) {
+    NEEDS_MOCK;
+    fl_tensor *dropped[2];
+    for (int i = 0; i < 2; i++) {
+        CHECK(fl_backend_set_default(i ? "cpu" : "cuda"));
+        fl_tensor *q = fl_zeros(FL_SHAPE(2, 3, 5, 8), FL_BF16), *k = fl_zeros(FL_SHAPE(2, 3, 7, 8), FL_BF16);
+        fl_tensor *v = fl_contiguous(fl_expand(fl_cast(fl_eye(7, 8, FL_F32), FL_BF16), fl_shape_of(k)));
+        fl_tensor *y = fl_attention(q, k, v, .dropout = 0.4, .rng = &(fl_rng){7, 3});
+        dropped[i] = fl_to(fl_eq(y, fl_num(0)), "cpu");
+    }
+    CHECK_EQ_INT(counted("mock_runs"), 1);
+    CHECK(fl_item(fl_all(fl_eq(dropped[0], dropped[1]), FL_ALL_AXES)) == 1);
+    const double n = fl_item(fl_sum(fl_cast(fl_slice(dropped[0], 3, 0, 7, 1), FL_F32), FL_ALL_AXES));
+    CHECK(n > 0.2 * 210 && n < 0.6 * 210);
 }
 
 TEST(attention_that_the_library_cannot_is_computed_by_our_kernels_and_counted) {
@@ -322,14 +345,15 @@ TEST(attention_that_the_library_cannot_is_computed_by_our_kernels_and_counted) {
     static const int versions[][2] = {{91501, 0}, {90600, 0}, {91000, 0}, {91001, 0}, {91600, 2}, {92600, 2}};
     for (size_t i = 0; i < sizeof versions / sizeof *versions; i++) {
         *counter("mock_version") = versions[i][0];
-        attends((attention_case){5, 197, .dtype = FL_F16}, versions[i][1]);
+        attends((attention_case){5, 197, .dropout = 0.1, .dtype = FL_F16}, versions[i][1]);
         attends((attention_case){5, 128, .dtype = FL_F16}, versions[i][1]);
     }
     CHECK_EQ_INT(n_said, 1);
     CHECK_STR(said[0], "attention is computed in parts: got cuDNN 9.15.1, expected 9.16");
     attends((attention_case){1, .keys = 1}, 0);
     attends((attention_case){1, .keys = 2}, 2);
-    setenv("CUDA_EMU_MAJOR", "10", 1); /* its gradient is in no fixed order before 9.18 */
+    setenv("CUDA_EMU_MAJOR", "10", 1); /* its gradient with dropout is in no fixed order */
+    attends((attention_case){5, 7, .dropout = 0.1}, 1);
     attends((attention_case){5, .keys = 7}, 2);
     *counter("mock_version") = 91701;
     attends((attention_case){5, .keys = 8}, 1);

@@ -1,4 +1,4 @@
-/* kernels/cuda/attention.h - attention cases cuDNN does not support: f32, windows, softcaps, dropout
+/* kernels/cuda/attention.h - attention cases cuDNN does not support: f32, windows, softcaps, old versions
 
    Runs the two matrix products as ops, with the scores of all queries in memory between them, and one kernel
    for the rest. Products are in the operands' dtype, scores and sums in the wide one. */

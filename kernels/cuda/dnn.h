@@ -8,10 +8,11 @@
    allowed engine is used.
 
    Attention is a composite of products, pointwise operations and reductions that cuDNN recognises: f16 and
-   bf16, causal or not, without window, softcap and dropout (its random numbers differ from ours). A mask is
-   passed as a finite bias: a query without any visible key gets a tiny lse instead of NaN, and our own
-   kernel corrects y and lse. The gradient's sums go straight into dq: through an accumulator in f32 their
-   order would not be fixed.
+   bf16, causal or not, without window and softcap. A mask is passed as a finite bias: a query without any
+   visible key gets a tiny lse instead of NaN, and our own kernel corrects y and lse. Dropout multiplies by a
+   mask of our own random numbers, so that it drops what the cpu drops; it takes 2 bytes per weight during the
+   call, and the gradient draws it again. The gradient's sums go straight into dq: through an accumulator in
+   f32 their order would not be fixed.
 
    FL_CUDA_DEVICE_JSON=file builds plans for an absent device, without running them (cuda-plans). */
 #ifndef FL_CUDA_DNN_H
@@ -45,8 +46,8 @@ FL_PRIVATE int64_t fl__cuda_dnn_declined(void);
 
 enum {
     FL__DNN_PLANS = 1024,
-    FL__DNN_TENSORS = 16, /* inputs and outputs of a plan */
-    FL__DNN_PARTS = 160,  /* descriptors per graph */
+    FL__DNN_TENSORS = 17, /* inputs and outputs of a plan */
+    FL__DNN_PARTS = 192,  /* descriptors per graph */
     FL__DNN_CONFIGS = 16  /* engines tried */
 };
 static const int64_t fl__dnn_workspace = (int64_t)1 << 30;
@@ -285,11 +286,13 @@ enum {
     FL__DQ,
     FL__DK,
     FL__DV,
+    FL__DROPOUT, /* [batch, heads, queries, keys]: 1, or 0 where a weight is dropped */
     FL__ROW_SUM,
     FL__SCALE,
     FL__HIDDEN, /* score of keys hidden by causal */
     FL__OFFSET,
-    FL__ONE
+    FL__KEEP,   /* 1 - p of dropout */
+    FL__DROPOUT_SCALE
 };
 
 /* Swaps t's last two dims, without moving data. */
@@ -331,7 +334,17 @@ static fl__dnn_desc fl__dnn_scores(fl__dnn_graph *g, fl__dnn_desc q, fl__dnn_des
     return g->of->t[FL__HIDDEN].dim[0] ? fl__dnn_causal(g, s) : s;
 }
 
-/* y = softmax(s) v, lse = max + log sum exp(s - max) */
+/* The weights p with dropout, if the shape has a mask of it. */
+static fl__dnn_desc fl__dnn_dropped(fl__dnn_graph *g, fl__dnn_desc p, int64_t type) {
+    int64_t all[4];
+    fl__dnn_score_dims(g, all);
+    if (!g->of->t[FL__DROPOUT].dim[0]) return p;
+    p = fl__dnn_pointwise(g, FL__POINTWISE_MUL, p, fl__dnn_real(g, FL__DROPOUT), FL__ALL);
+    return fl__dnn_pointwise(g, FL__POINTWISE_MUL, p, fl__dnn_number(g, FL__DROPOUT_SCALE),
+                             fl__dnn_inner(g, all, NULL, type));
+}
+
+/* y = dropout(softmax(s)) v, lse = max + log sum exp(s - max) */
 static void fl__dnn_attention(fl__dnn_graph *g) {
     int64_t all[4];
     fl__dnn_score_dims(g, all);
@@ -346,11 +359,15 @@ static void fl__dnn_attention(fl__dnn_graph *g) {
     const fl__dnn_desc sum = fl__dnn_reduced(g, FL__REDUCE_TENSOR_ADD, e, FL__ROW);
     fl__dnn_pointwise(g, FL__POINTWISE_ADD, most, fl__dnn_pointwise(g, FL__POINTWISE_LOG, sum, NULL, FL__ROW),
                       lse);
-    const fl__dnn_desc p = fl__dnn_inner(g, all, NULL, g->of->t[FL__Q].type);
-    fl__dnn_product(g, fl__dnn_pointwise(g, FL__POINTWISE_DIV, e, sum, p), v, y);
+    const int64_t type = g->of->t[FL__Q].type;
+    const fl__dnn_desc p =
+        fl__dnn_inner(g, all, NULL, g->of->t[FL__DROPOUT].dim[0] ? FL__DATA_FLOAT : type);
+    fl__dnn_pointwise(g, FL__POINTWISE_DIV, e, sum, p);
+    fl__dnn_product(g, fl__dnn_dropped(g, p, type), v, y);
 }
 
-/* p = exp(s - lse), dv = p^T dy, ds = p (dy v^T - sum dy y) scale, dq = ds k, dk = ds^T q. v is v^T. */
+/* p = exp(s - lse), dv = dropout(p)^T dy, ds = p (dropout(dy v^T) - sum dy y) scale, dq = ds k, dk = ds^T q;
+   the factor 1 / (1 - p) of dropout is taken out of the brackets. v is v^T. */
 static void fl__dnn_attention_grad(fl__dnn_graph *g) {
     const fl__dnn_tensor *t = g->of->t;
     int64_t all[4], dim_k[4], stride_k[4];
@@ -362,20 +379,24 @@ static void fl__dnn_attention_grad(fl__dnn_graph *g) {
     const fl__dnn_desc q = fl__dnn_real(g, FL__Q), k = fl__dnn_real(g, FL__KT), v = fl__dnn_real(g, FL__V);
     const fl__dnn_desc y = fl__dnn_real(g, FL__Y), lse = fl__dnn_real(g, FL__LSE);
     const fl__dnn_desc dy = fl__dnn_real(g, FL__DY), row_sum = fl__dnn_real(g, FL__ROW_SUM);
+    const bool drops = t[FL__DROPOUT].dim[0];
     const fl__dnn_desc both = fl__dnn_inner(g, t[FL__DY].dim, t[FL__DY].stride, FL__DATA_FLOAT);
     fl__dnn_pointwise(g, FL__POINTWISE_MUL, dy, y, both);
     fl__dnn_pointwise(g, FL__POINTWISE_MUL, fl__dnn_reduced(g, FL__REDUCE_TENSOR_ADD, both, FL__ROW),
-                      fl__dnn_number(g, FL__ONE), row_sum);
+                      fl__dnn_number(g, FL__KEEP), row_sum);
     const fl__dnn_desc s = fl__dnn_scores(g, q, k);
     const fl__dnn_desc p = fl__dnn_pointwise(
         g, FL__POINTWISE_EXP, fl__dnn_pointwise(g, FL__POINTWISE_SUB, s, lse, FL__ALL), NULL, FL__ALL);
-    fl__dnn_product(g, fl__dnn_reshaped(g, p, fl__dnn_inner(g, other, crossed, type)), dy,
+    const fl__dnn_desc dropped = fl__dnn_dropped(g, p, FL__DATA_FLOAT);
+    fl__dnn_product(g, fl__dnn_reshaped(g, dropped, fl__dnn_inner(g, other, crossed, type)), dy,
                     fl__dnn_real(g, FL__DV));
-    const fl__dnn_desc dp =
-        fl__dnn_pointwise(g, FL__POINTWISE_SUB, fl__dnn_product(g, dy, v, FL__ALL), row_sum, FL__ALL);
-    const fl__dnn_desc ds = fl__dnn_pointwise(g, FL__POINTWISE_MUL,
-                                              fl__dnn_pointwise(g, FL__POINTWISE_MUL, dp, p, FL__ALL),
-                                              fl__dnn_number(g, FL__SCALE), FL__ALL);
+    fl__dnn_desc ds = fl__dnn_product(g, dy, v, FL__ALL);
+    if (drops) ds = fl__dnn_pointwise(g, FL__POINTWISE_MUL, ds, fl__dnn_real(g, FL__DROPOUT), FL__ALL);
+    ds = fl__dnn_pointwise(g, FL__POINTWISE_SUB, ds, row_sum, FL__ALL);
+    ds = fl__dnn_pointwise(g, FL__POINTWISE_MUL, ds, p, FL__ALL);
+    if (drops)
+        ds = fl__dnn_pointwise(g, FL__POINTWISE_MUL, ds, fl__dnn_number(g, FL__DROPOUT_SCALE), FL__ALL);
+    ds = fl__dnn_pointwise(g, FL__POINTWISE_MUL, ds, fl__dnn_number(g, FL__SCALE), FL__ALL);
     fl__dnn_product(g, fl__dnn_reshaped(g, ds, fl__dnn_inner(g, other, crossed, type)), q,
                     fl__dnn_real(g, FL__DK));
     fl__dnn_product(g, ds, fl__dnn_reshaped(g, k, fl__dnn_inner(g, dim_k, stride_k, type)),
@@ -454,14 +475,15 @@ static bool fl__dnn_choose(fl__dnn_graph *g, fl__dnn_plan *p, fl__dnn_desc graph
     return found;
 }
 
-/* On Blackwell, sm_100, sums of the gradient are in a fixed order from 9.18 on. */
-static bool fl__dnn_in_order(void) {
-    return flk_architecture() / 10 != 10 || fl__dnn.call.cudnnGetVersion() >= 91800;
+/* On Blackwell, sm_100, sums of the gradient are in a fixed order from 9.18 on, and not with dropout. */
+static bool fl__dnn_in_order(const fl__dnn_shape *s) {
+    return flk_architecture() / 10 != 10 ||
+           (fl__dnn.call.cudnnGetVersion() >= 91800 && !s->t[FL__DROPOUT].dim[0]);
 }
 
 static bool fl__dnn_make(fl__dnn_plan *p) {
     fl__dnn_graph g = {.of = &p->of};
-    if (p->of.op == FL__DNN_ATTENTION_GRAD && !fl__dnn_in_order()) return false;
+    if (p->of.op == FL__DNN_ATTENTION_GRAD && !fl__dnn_in_order(&p->of)) return false;
     if (p->of.op == FL__DNN_ATTENTION)
         fl__dnn_attention(&g);
     else if (p->of.op == FL__DNN_ATTENTION_GRAD)
@@ -608,7 +630,7 @@ typedef struct fl__dnn_use {
     const fl_call *call;
     fl_tensor *t[FL__DNN_TENSORS];
     void *pointer[FL__DNN_TENSORS];
-    float scale, hidden, one;
+    float scale, hidden, keep, dropout_scale;
     int32_t offset;
 } fl__dnn_use;
 
@@ -683,11 +705,19 @@ static void fl__dnn_causal_of(fl__dnn_use *u, int64_t offset) {
     if (offset) fl__dnn_number_of(u, FL__OFFSET, FL__DATA_INT32, &u->offset);
 }
 
+static void fl__dnn_dropout_of(fl__dnn_use *u, double p, int64_t keys) {
+    const int64_t *q = u->shape.t[FL__Q].dim, all[4] = {q[0], q[1], q[2], keys};
+    u->dropout_scale = (float)(1 / (1 - p));
+    fl__dnn_number_of(u, FL__DROPOUT_SCALE, FL__DATA_FLOAT, &u->dropout_scale);
+    fl__dnn_dense(&u->shape.t[FL__DROPOUT], all, 4);
+    u->shape.t[FL__DROPOUT].type = u->shape.t[FL__Q].type;
+}
+
 /* q, k, v, mask, [y, lse, dy] */
 static bool fl__dnn_attention_of(const fl_call *c, fl__dnn_use *u) {
     const fl_attention_args *a = c->args;
     const bool back = c->op == fl_op_attention_grad;
-    fl_tensor *const all[FL__ROW_SUM] = {[FL__Q] = c->in[0],
+    fl_tensor *const all[FL__DROPOUT] = {[FL__Q] = c->in[0],
                                          [FL__KT] = c->in[1],
                                          [FL__V] = c->in[2],
                                          [FL__Y] = back ? c->in[4] : c->out[0],
@@ -698,23 +728,25 @@ static bool fl__dnn_attention_of(const fl_call *c, fl__dnn_use *u) {
                                          [FL__DV] = back ? c->out[2] : NULL};
     fl__dnn_shape *s = &u->shape;
     const int64_t queries = c->in[0]->shape[c->in[0]->ndim - 2], keys = c->in[1]->shape[c->in[1]->ndim - 2];
-    if (a->p > 0 || a->softcap != 0 || a->window || (a->causal && a->offset > INT32_MAX)) return false;
+    if (a->p >= 1 || a->softcap != 0 || a->window || (a->causal && a->offset > INT32_MAX)) return false;
     if (queries == 1 && keys == 1) return false; /* the gradient of it is not supported */
-    if (a->causal && a->offset && !c->in[3]->weak) return false; /* NVIDIA's frontend refuses it */
+    if (a->causal && a->offset && (a->p > 0 || !c->in[3]->weak)) return false; /* NVIDIA's frontend refuses it */
     if (c->in[0]->dtype != FL_F16 && c->in[0]->dtype != FL_BF16) return false;
     if (!fl__dnn_bias_of(u, c->in[3])) return false;
-    for (int i = 0; i < FL__ROW_SUM; i++)
+    for (int i = 0; i < FL__DROPOUT; i++)
         if (all[i] && !fl__dnn_describe(s, i, u->t[i] = all[i])) return false;
     s->t[FL__LSE].type = FL__DATA_FLOAT;
-    u->scale = (float)a->scale, u->one = 1;
+    u->scale = (float)a->scale;
     fl__dnn_number_of(u, FL__SCALE, FL__DATA_FLOAT, &u->scale);
     if (a->causal) fl__dnn_causal_of(u, a->offset);
+    if (a->p > 0) fl__dnn_dropout_of(u, a->p, keys);
     for (int i = FL__KT; i <= (back ? FL__V : FL__KT); i++) {
         const fl__dnn_tensor t = s->t[i];
         fl__dnn_swap(s->t[i].dim, s->t[i].stride, &t);
     }
     if (!back) return true;
-    fl__dnn_number_of(u, FL__ONE, FL__DATA_FLOAT, &u->one);
+    u->keep = (float)(1 - a->p);
+    fl__dnn_number_of(u, FL__KEEP, FL__DATA_FLOAT, &u->keep);
     fl__dnn_dense(&s->t[FL__ROW_SUM], s->t[FL__Q].dim, 3);
     return true;
 }
@@ -816,6 +848,18 @@ static fl_tensor *fl__dnn_bias(fl_tensor *mask) {
     return y && hides && c.in[1] && fl_call_run(&c) ? y : NULL;
 }
 
+/* Draws the dropout mask of a call. */
+static fl_tensor *fl__dnn_dropout(const fl_call *c) {
+    const fl_attention_args *a = c->args;
+    fl_shape s = fl_shape_of(c->in[0]);
+    s.dim[s.ndim - 1] = c->in[1]->shape[c->in[1]->ndim - 2];
+    fl_tensor *y = fl_out_on(c->in[0]->backend, s, c->in[0]->dtype), *keep = fl_num(1 - a->p);
+    flk_pass p;
+    if (!y || !keep || !fl_out_allocate(y)) return NULL;
+    fl__cuda_pass(&p, c->op, 2, (fl_tensor *[]){y, keep}, 0, -1, true);
+    return fl__cuda_started(c, flk_dropout(&p, a->p, a->rng.key, a->rng.counter, (int)FL_F32)) ? y : NULL;
+}
+
 /* Corrects the results of queries without a visible key. */
 static bool fl__dnn_mend_blind(const fl_call *c) {
     flk_lines l;
@@ -828,6 +872,10 @@ static bool fl__dnn_run_plan(fl__dnn_plan *p, fl__dnn_use *u) {
     if (u->shape.t[FL__BIAS].dim[0]) {
         if (!(u->t[FL__BIAS] = fl__dnn_bias(c->in[3]))) return false;
         u->pointer[FL__BIAS] = fl_data(u->t[FL__BIAS]);
+    }
+    if (u->shape.t[FL__DROPOUT].dim[0]) {
+        if (!(u->t[FL__DROPOUT] = fl__dnn_dropout(c))) return false;
+        u->pointer[FL__DROPOUT] = fl_data(u->t[FL__DROPOUT]);
     }
     if (p->fresh && !fl__cuda_captures()) {
         p->fresh = false;

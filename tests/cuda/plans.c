@@ -1,5 +1,5 @@
-/* plans.c - has cuDNN plans for the convolutions and attentions of the six models on an H200, and for
-   masks? Needs the library, no GPU: the device comes from tests/cuda/h200.json, and nothing runs (make
+/* plans.c - has cuDNN plans for the convolutions and attentions of the six models on an H200, for masks and
+   for dropout? Needs the library, no GPU: the device comes from tests/cuda/h200.json, and nothing runs (make
    cuda-plans) */
 #include "../../fl_all.h"
 #include "../../kernels/cuda/dnn.h"
@@ -59,13 +59,21 @@ static const struct {
     bool causal;
     int64_t offset;
     int mask; /* dims of it that are 1, as bits from the last; -1: there is none */
+    double dropout;
 } attentions[] = {{"bert", 8, 16, 128, 64, .mask = -1},
                   {"bert", 128, 16, 128, 64, .mask = -1},
+                  {"bert", 8, 16, 128, 64, .mask = -1, .dropout = 0.1},
+                  {"bert", 128, 16, 128, 64, .mask = -1, .dropout = 0.1},
                   {"bert", 128, 16, 128, 64, .mask = 6}, /* the keys that are padding */
+                  {"bert", 128, 16, 128, 64, .mask = 6, .dropout = 0.1},
                   {"asr", 10, 4, 500, 192, .mask = -1},
                   {"asr", 10, 4, 500, 192, .mask = 6},
+                  {"asr", 10, 4, 500, 192, .mask = -1, .dropout = 0.2},
+                  {"asr", 10, 4, 500, 192, .mask = 6, .dropout = 0.2},
                   {"vit", 128, 12, 197, 64, .mask = -1},
+                  {"vit", 128, 12, 197, 64, .mask = -1, .dropout = 0.1},
                   {"lm", 16, 8, 512, 64, .causal = true, .mask = -1},
+                  {"lm", 16, 8, 512, 64, .causal = true, .mask = -1, .dropout = 0.1},
                   {"lm", 16, 8, 512, 128, .causal = true, .mask = 6},
                   {"lm", 16, 8, 512, 64, .causal = true, .offset = 7, .mask = -1},
                   {"bias", 8, 16, 384, 64, .mask = 8}, /* places to each other, the same in all images */
@@ -145,7 +153,8 @@ static fl_tensor *mask_of(int i) {
 }
 
 static void ask_attention(int i, fl_dtype d, const char *how) {
-    fl_attention_args a = {.scale = 0.125, .causal = attentions[i].causal, .offset = attentions[i].offset};
+    fl_attention_args a = {.scale = 0.125, .causal = attentions[i].causal,
+                           .offset = attentions[i].offset, .p = attentions[i].dropout};
     fl_tensor *t[3], *g[3], *y = heads_of(i, d, 1), *dy = heads_of(i, d, 1), *mask = mask_of(i);
     fl_tensor *lse =
         handle(FL_SHAPE(attentions[i].batch, attentions[i].heads, attentions[i].tokens, 1), FL_F32, false);
@@ -188,8 +197,9 @@ int main(int argc, char **argv) {
     for (int i = 0; i < (int)(sizeof attentions / sizeof *attentions); i++) {
         fl_scope s = fl_scope_begin();
         char how[64];
-        snprintf(how, sizeof how, "bf16%s%s%s", attentions[i].causal ? ", causal" : "",
-                 attentions[i].offset ? " with an offset" : "", attentions[i].mask < 0 ? "" : ", mask");
+        snprintf(how, sizeof how, "bf16%s%s%s%s", attentions[i].causal ? ", causal" : "",
+                 attentions[i].offset ? " with an offset" : "", attentions[i].mask < 0 ? "" : ", mask",
+                 attentions[i].dropout > 0 ? ", dropout" : "");
         if (!only || !strcmp(only, attentions[i].model)) ask_attention(i, FL_BF16, how);
         fl_scope_end(&s);
     }

@@ -9,7 +9,7 @@
 #include "mock.h"
 #include <stddef.h>
 
-enum { BAD_PARAM = 2000, UNSUPPORTED = 3000, FAILED = 5000, MOST_OPS = 32, MOST_IDS = 16 };
+enum { BAD_PARAM = 2000, UNSUPPORTED = 3000, FAILED = 5000, MOST_OPS = 32, MOST_IDS = 17 };
 
 struct fl__dnn_library {
     fl__dnn_stream stream; /* in use */
