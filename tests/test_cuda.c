@@ -667,6 +667,61 @@ TEST(large_operands_give_what_the_cpu_gives) {
                 printf("  kind %d, number %d: %g, not %g\n", kind, i, got[kind][i], want[kind][i]);
 }
 
+/* Channels-last images, whose channels are read as vectors if there are 8 n of them and they are aligned. */
+static const struct {
+    int64_t channels, skip; /* skip: channels of the memory before the first one */
+    fl_dtype dtype;
+} image_kinds[] = {{8, 0, FL_F32},    {24, 0, FL_F16}, {264, 0, FL_BF16}, {64, 0, FL_BF16},
+                   {2056, 0, FL_F32}, {12, 0, FL_F32}, {16, 3, FL_F32},   {16, 8, FL_BF16}};
+enum { IMAGE_KINDS = sizeof image_kinds / sizeof *image_kinds, IMAGE_RESULTS = 6 };
+
+static fl_tensor *image_of(int kind, uint64_t key) {
+    const int64_t c = image_kinds[kind].channels, skip = image_kinds[kind].skip;
+    fl_tensor *t = fl_normal(FL_SHAPE(3, 9, 13, c + skip), 1, 2, FL_F32, &(fl_rng){key, 0});
+    t = fl_permute(fl_cast(t, image_kinds[kind].dtype), 4, FL_ARRAY(int, 0, 3, 1, 2));
+    return skip ? fl_slice(t, 1, skip, c + skip, 1) : t;
+}
+
+/* Result and gradients of one op. */
+static void image_results(int op, int kind, fl_tensor **out) {
+    const int64_t c = image_kinds[kind].channels;
+    fl_rng rng = {9, 0};
+    fl_var *x = fv_param(image_of(kind, 3)), *add = fv_param(image_of(kind, 4));
+    fl_var *w = fv_param(fl_normal(FL_SHAPE(c), 1, 0.3, FL_F32, &rng));
+    fl_var *b = fv_param(fl_normal(FL_SHAPE(c), 0, 1, FL_F32, &rng));
+    fl_var *y = op == 0 ? fv_batch_norm(x, w, b, .train = true)
+                        : fv_batch_norm_add(x, w, b, add, .train = true, .relu = true);
+    fl_tensor *dy = y ? fl_channels_last(fl_normal(fl_shape_of(fv_value(y)), 0, 1, FL_F32, &rng)) : NULL;
+    CHECK(y && fl_backward(y, .grad = fl_cast(dy, image_kinds[kind].dtype)));
+    fl_tensor *all[IMAGE_RESULTS] = {fv_value(y), fv_grad(x), fv_grad(w), fv_grad(b), fv_grad(add), NULL};
+    for (int i = 0; i < IMAGE_RESULTS; i++)
+        out[i] = all[i] ? fl_cast(fl_to(fl_contiguous(all[i]), "cpu"), FL_F32) : NULL;
+}
+
+TEST(channels_last_gives_what_the_cpu_gives_and_the_same_bits_twice) {
+    NEEDS_CUDA;
+    for (int i = 0; i < 2 * IMAGE_KINDS; i++) {
+        const int op = i / IMAGE_KINDS, kind = i % IMAGE_KINDS;
+        fl_scope s = fl_scope_begin();
+        fl_tensor *got[2][IMAGE_RESULTS], *want[IMAGE_RESULTS];
+        CHECK(fl_backend_set_default("cuda"));
+        for (int run = 0; run < 2; run++) image_results(op, kind, got[run]);
+        CHECK(fl_backend_set_default("cpu"));
+        image_results(op, kind, want);
+        for (int k = 0; k < IMAGE_RESULTS; k++) {
+            if (!want[k] && !got[0][k]) continue;
+            REQUIRE(want[k] && got[0][k] && got[1][k]);
+            const double size = fl_item(fl_amax(fl_abs(want[k]), FL_ALL_AXES));
+            const double off = fl_item(fl_amax(fl_abs(fl_sub(got[0][k], want[k])), FL_ALL_AXES));
+            const double allowed = image_kinds[kind].dtype == FL_F32 ? 1e-5 : 0x1p-8;
+            const bool same = fl_item(fl_all(fl_eq(got[0][k], got[1][k]), FL_ALL_AXES)) == 1;
+            if (!CHECK(off <= allowed * size && same))
+                printf("  op %d, kind %d, result %d: off by %g of %g\n", op, kind, k, off, size);
+        }
+        fl_scope_end(&s);
+    }
+}
+
 /* bench/README.md has this list. Only what has no composition is copied to the cpu. */
 TEST(what_the_cpu_alone_has_a_kernel_for_is_known) {
     static const char *const known[] = {"lu_factor", "solve", "solve_triangular", "cholesky", "qr",

@@ -1,80 +1,88 @@
 /* kernels/cuda/batch_norm.cu - batch norm in training, fused with a sum and ReLU, and its gradients
 
-   Images are planes per channel, or channels-last. A channel's values are split into parts depending on
-   their number only; a part's mean and sum of squares take two passes, the second from the cache; then the
-   parts are combined in order. Three launches forward, three backward. */
+   Images are planes per channel, or channels-last. A channel's values are split into parts depending on the
+   images' sizes. A block has a part of one channel of planes or, channels-last, of a row of channels: a
+   thread has 8 of them if they are aligned, else one, and steps over the values. What depends on the channel
+   alone is computed once per block. A part's mean and sum of squares take two passes, the second from the
+   cache; then the parts are combined in order. Three launches forward, three backward. */
 #include "common.cuh"
 
-enum { FLK_LANES = FLK_WARP, FLK_DEPTH = FLK_BLOCK / FLK_LANES };
-
-/* Number of channels that blocks are assigned to. */
-static __host__ __device__ __forceinline__ int64_t flk_columns(const flk_batch_norm &a) {
-    return a.last ? (a.channels + FLK_LANES - 1) / FLK_LANES : a.channels;
-}
-
-/* Offset of value i of channel c. */
-static __device__ __forceinline__ int64_t flk_image_at(const flk_batch_norm &a, int64_t c,
-                                                       int64_t i) {
-    if (a.last) return i * a.channels + c;
+/* Offset of value i of N channels from c on. */
+template <int N>
+static __device__ __forceinline__ int64_t flk_image_at(const flk_batch_norm &a, int64_t c, int64_t i) {
+    if (N > 1 || a.last) return i * a.channels + c;
     int64_t in = i;
     const int64_t n = flk_divide(&in, a.width);
     return (n * a.channels + c) * a.width + in;
 }
 
-static __device__ __forceinline__ int64_t flk_channel_of(const flk_batch_norm &a, int64_t i) {
-    flk_divide(&i, a.last ? a.channels : a.width * a.channels);
-    return a.last ? i : flk_divide(&i, a.width);
-}
-
-/* A thread's part of the work: for planes, a block processes one channel; for channels-last, a row of
-   threads has one channel per thread. */
+/* A thread's part of the work: values first, first + step ... of N channels. block: the block's first
+   channel, lane: the thread's index among those with the same values, mine: it has channels. */
 struct flk_share {
-    int64_t channel, part, first, end, step;
+    int64_t block, channel, part, first, end, step;
+    int lane;
     bool mine;
 };
-static __device__ __forceinline__ flk_share flk_share_of(const flk_batch_norm &a) {
+template <int N> static __device__ __forceinline__ flk_share flk_share_of(const flk_batch_norm &a) {
     flk_share s;
-    int64_t block = blockIdx.x;
-    const int lane = (int)threadIdx.x % FLK_LANES, depth = (int)threadIdx.x / FLK_LANES;
-    s.part = flk_divide(&block, flk_columns(a));
-    s.channel = a.last ? block * FLK_LANES + lane : block;
+    int64_t column = blockIdx.x;
+    s.part = flk_divide(&column, a.columns);
+    s.lane = (int)threadIdx.x & (a.lanes - 1); /* a power of 2 */
+    s.block = column * a.lanes * N;
+    s.channel = s.block + s.lane * N;
     s.mine = s.channel < a.channels;
-    s.first = s.part * a.size + (a.last ? depth : (int)threadIdx.x);
-    s.end = s.part * a.size + a.size < a.count ? s.part * a.size + a.size : a.count;
-    s.step = a.last ? (int64_t)FLK_DEPTH : (int64_t)FLK_BLOCK;
+    s.first = s.part * a.size + threadIdx.x / (unsigned)a.lanes;
+    s.step = FLK_BLOCK / a.lanes;
+    s.end = (s.part + 1) * a.size < a.count ? (s.part + 1) * a.size : a.count;
     if (!s.mine) s.end = s.first;
     return s;
 }
 
-/* Sums v over the threads of a channel; all of them get the result. */
-template <class T> static __device__ __forceinline__ T flk_share_sum(bool last, T v) {
-    __shared__ T sums[FLK_BLOCK];
-    const int lane = (int)threadIdx.x % FLK_LANES;
-    if (!last) return flk_team<FLK_BLOCK>(v, flk_sum_of());
+/* Sums v over the threads of a lane, within warps and then over them in order; all of them get the result. */
+template <int N, class T> static __device__ __forceinline__ void flk_share_sum(int lanes, T *v) {
+    __shared__ T sums[FLK_BLOCK / FLK_WARP][FLK_WARP * N];
+    const int lane = (int)threadIdx.x & (lanes - 1);
+    for (int mask = FLK_WARP / 2; mask >= lanes; mask /= 2)
+#pragma unroll
+        for (int j = 0; j < N; j++) v[j] += __shfl_xor_sync(~0u, v[j], mask);
+    __syncthreads(); /* the previous sums have been read */
+    if ((int)threadIdx.x % FLK_WARP < lanes)
+        for (int j = 0; j < N; j++) sums[threadIdx.x / FLK_WARP][lane * N + j] = v[j];
     __syncthreads();
-    sums[threadIdx.x] = v;
-    __syncthreads();
-    v = sums[lane];
-    for (int i = 1; i < FLK_DEPTH; i++) v += sums[i * FLK_LANES + lane];
-    return v;
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        v[j] = sums[0][lane * N + j];
+        for (int i = 1; i < FLK_BLOCK / FLK_WARP; i++) v[j] += sums[i][lane * N + j];
+    }
+}
+
+/* Number of values of a channel in part p. */
+static __device__ __forceinline__ int64_t flk_part_size(const flk_batch_norm &a, int64_t p) {
+    return (p + 1) * a.size < a.count ? a.size : a.count - p * a.size;
 }
 
 /* part [parts][2][channels]: mean, and sum of squared deviations. */
-template <class T> __global__ void flk_moments_kernel(flk_batch_norm a) {
-    const flk_share s = flk_share_of(a);
-    const T n = (T)(s.part * a.size + a.size < a.count ? a.size : a.count - s.part * a.size);
-    T sum = 0, squares = 0;
-    for (int64_t i = s.first; i < s.end; i += s.step)
-        sum += flk_load<T>(a.x, flk_image_at(a, s.channel, i));
-    const T mean = flk_share_sum(a.last, sum) / n;
+template <class T, int D, int N> __global__ void flk_moments_kernel(flk_batch_norm a) {
+    const flk_share s = flk_share_of<N>(a);
+    T mean[N] = {}, squares[N] = {}, x[N];
     for (int64_t i = s.first; i < s.end; i += s.step) {
-        const T d = flk_load<T>(a.x, flk_image_at(a, s.channel, i)) - mean;
-        squares += d * d;
+        flk_load_some<D, N>(a.x, flk_image_at<N>(a, s.channel, i), x);
+#pragma unroll
+        for (int j = 0; j < N; j++) mean[j] += x[j];
     }
-    squares = flk_share_sum(a.last, squares);
-    if (threadIdx.x >= (a.last ? FLK_LANES : 1) || !s.mine) return;
-    ((T *)a.part)[2 * s.part * a.channels + s.channel] = mean;
-    ((T *)a.part)[(2 * s.part + 1) * a.channels + s.channel] = squares;
+    flk_share_sum<N>(a.lanes, mean);
+    const T n = (T)flk_part_size(a, s.part);
+#pragma unroll
+    for (int j = 0; j < N; j++) mean[j] /= n;
+    for (int64_t i = s.first; i < s.end; i += s.step) {
+        flk_load_some<D, N>(a.x, flk_image_at<N>(a, s.channel, i), x);
+#pragma unroll
+        for (int j = 0; j < N; j++) squares[j] += (x[j] - mean[j]) * (x[j] - mean[j]);
+    }
+    flk_share_sum<N>(a.lanes, squares);
+    if ((int)threadIdx.x >= a.lanes || !s.mine) return;
+    T *part = (T *)a.part + 2 * s.part * a.channels + s.channel;
+    for (int j = 0; j < N; j++) part[j] = mean[j], part[a.channels + j] = squares[j];
 }
 
 template <class T> __global__ void flk_statistics_kernel(flk_batch_norm a) {
@@ -83,8 +91,7 @@ template <class T> __global__ void flk_statistics_kernel(flk_batch_norm a) {
     T n = 0, mean = 0, squares = 0;
     for (int64_t p = 0; p < a.parts; p++) {
         const T *part = (const T *)a.part + 2 * p * a.channels + c;
-        const T more = (T)(p * a.size + a.size < a.count ? a.size : a.count - p * a.size),
-                all = n + more;
+        const T more = (T)flk_part_size(a, p), all = n + more;
         const T d = part[0] - mean;
         mean += d * (more / all);
         squares += part[a.channels] + d * d * (n * (more / all));
@@ -94,39 +101,73 @@ template <class T> __global__ void flk_statistics_kernel(flk_batch_norm a) {
     ((T *)a.var)[c] = squares / n;
 }
 
-template <class T> __global__ void flk_batch_norm_kernel(flk_batch_norm a) {
-    const int64_t i = flk_thread();
-    if (i >= a.count * a.channels) return;
-    const int64_t c = flk_channel_of(a, i);
-    const T rstd = 1 / flk_sqrt(((const T *)a.var)[c] + (T)a.eps);
-    T y = (flk_load<T>(a.x, i) - ((const T *)a.mean)[c]) * (rstd * flk_load<T>(a.w, c)) +
-          flk_load<T>(a.b, c);
-    if (a.add.p) y += flk_load<T>(a.add, i);
-    flk_store(a.y, i, a.relu ? flk_max_of()(y, (T)0) : y);
+/* Copies the N numbers of this thread's channels from the block's. */
+template <int N, class T> static __device__ __forceinline__ void flk_own(const T *block, int lane, T *v) {
+#pragma unroll
+    for (int j = 0; j < N; j++) v[j] = block[lane * N + j];
+}
+
+template <class T> static __device__ __forceinline__ T flk_rstd(const flk_batch_norm &a, int64_t c) {
+    return 1 / flk_sqrt(((const T *)a.var)[c] + (T)a.eps);
+}
+
+template <class T, int D, int N> __global__ void flk_batch_norm_kernel(flk_batch_norm a) {
+    const flk_share s = flk_share_of<N>(a);
+    __shared__ T number[3][FLK_BLOCK];
+    const int64_t c = s.block + threadIdx.x;
+    if ((int)threadIdx.x < a.lanes * N && c < a.channels) {
+        number[0][threadIdx.x] = ((const T *)a.mean)[c];
+        number[1][threadIdx.x] = flk_rstd<T>(a, c) * flk_load<T>(a.w, c);
+        number[2][threadIdx.x] = flk_load<T>(a.b, c);
+    }
+    __syncthreads();
+    T mean[N], scale[N], b[N], x[N], add[N] = {};
+    flk_own<N>(number[0], s.lane, mean);
+    flk_own<N>(number[1], s.lane, scale);
+    flk_own<N>(number[2], s.lane, b);
+    for (int64_t i = s.first; i < s.end; i += s.step) {
+        const int64_t at = flk_image_at<N>(a, s.channel, i);
+        flk_load_some<D, N>(a.x, at, x);
+        if (a.add.p) flk_load_some<D, N>(a.add, at, add);
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            x[j] = (x[j] - mean[j]) * scale[j] + b[j];
+            if (a.add.p) x[j] += add[j];
+            if (a.relu && x[j] <= 0) x[j] = 0;
+        }
+        flk_store_some<D, N>(a.y, at, x);
+    }
 }
 
 /* The gradient dy masked by the ReLU. */
-template <class T>
-static __device__ __forceinline__ T flk_through(const flk_batch_norm &a, int64_t i) {
-    return a.relu && flk_load<T>(a.y, i) <= 0 ? 0 : flk_load<T>(a.dy, i);
+template <int D, int N, class T>
+static __device__ __forceinline__ void flk_through(const flk_batch_norm &a, int64_t at, T *g) {
+    T y[N];
+    flk_load_some<D, N>(a.dy, at, g);
+    if (!a.relu) return;
+    flk_load_some<D, N>(a.y, at, y);
+#pragma unroll
+    for (int j = 0; j < N; j++)
+        if (y[j] <= 0) g[j] = 0;
 }
 
 /* part [parts][2][channels]: sums of g and of g (x - mean). */
-template <class T> __global__ void flk_grad_sums_kernel(flk_batch_norm a) {
-    const flk_share s = flk_share_of(a);
-    T all = 0, along = 0;
-    const T mean = s.mine ? ((const T *)a.mean)[s.channel] : 0;
+template <class T, int D, int N> __global__ void flk_grad_sums_kernel(flk_batch_norm a) {
+    const flk_share s = flk_share_of<N>(a);
+    T all[N] = {}, along[N] = {}, mean[N] = {}, g[N], x[N];
+    for (int j = 0; j < N && s.mine; j++) mean[j] = ((const T *)a.mean)[s.channel + j];
     for (int64_t i = s.first; i < s.end; i += s.step) {
-        const int64_t at = flk_image_at(a, s.channel, i);
-        const T g = flk_through<T>(a, at);
-        all += g;
-        along += g * (flk_load<T>(a.x, at) - mean);
+        const int64_t at = flk_image_at<N>(a, s.channel, i);
+        flk_through<D, N>(a, at, g);
+        flk_load_some<D, N>(a.x, at, x);
+#pragma unroll
+        for (int j = 0; j < N; j++) all[j] += g[j], along[j] += g[j] * (x[j] - mean[j]);
     }
-    all = flk_share_sum(a.last, all);
-    along = flk_share_sum(a.last, along);
-    if (threadIdx.x >= (a.last ? FLK_LANES : 1) || !s.mine) return;
-    ((T *)a.part)[2 * s.part * a.channels + s.channel] = all;
-    ((T *)a.part)[(2 * s.part + 1) * a.channels + s.channel] = along;
+    flk_share_sum<N>(a.lanes, all);
+    flk_share_sum<N>(a.lanes, along);
+    if ((int)threadIdx.x >= a.lanes || !s.mine) return;
+    T *part = (T *)a.part + 2 * s.part * a.channels + s.channel;
+    for (int j = 0; j < N; j++) part[j] = all[j], part[a.channels + j] = along[j];
 }
 
 /* Adds the sums of all parts into the first one's. */
@@ -145,44 +186,66 @@ template <class T> __global__ void flk_grad_statistics_kernel(flk_batch_norm a) 
 }
 
 /* dx = w rstd (g - mean(g) - n mean(g n)), n = (x - mean) rstd. */
-template <class T> __global__ void flk_batch_norm_grad_kernel(flk_batch_norm a) {
-    const int64_t i = flk_thread();
-    if (i >= a.count * a.channels) return;
-    const int64_t c = flk_channel_of(a, i);
-    const T g = flk_through<T>(a, i), count = (T)a.count,
-            rstd = 1 / flk_sqrt(((const T *)a.var)[c] + (T)a.eps);
-    if (a.dadd.p) flk_store(a.dadd, i, g);
-    if (!a.dx.p) return;
-    const T n = (flk_load<T>(a.x, i) - ((const T *)a.mean)[c]) * rstd;
-    const T all = ((const T *)a.part)[c] / count,
-            along = ((const T *)a.part)[a.channels + c] * rstd / count;
-    flk_store(a.dx, i, rstd * flk_load<T>(a.w, c) * (g - all - n * along));
+template <class T, int D, int N> __global__ void flk_batch_norm_grad_kernel(flk_batch_norm a) {
+    const flk_share s = flk_share_of<N>(a);
+    __shared__ T number[4][FLK_BLOCK];
+    const int64_t c = s.block + threadIdx.x;
+    if (a.dx.p && (int)threadIdx.x < a.lanes * N && c < a.channels) {
+        const T rstd = flk_rstd<T>(a, c), *part = (const T *)a.part;
+        number[0][threadIdx.x] = ((const T *)a.mean)[c];
+        number[1][threadIdx.x] = rstd * flk_load<T>(a.w, c);
+        number[2][threadIdx.x] = part[c] / (T)a.count;
+        number[3][threadIdx.x] = part[a.channels + c] * rstd / (T)a.count * rstd;
+    }
+    __syncthreads();
+    T mean[N], scale[N], all[N], slope[N], g[N], x[N];
+    flk_own<N>(number[0], s.lane, mean);
+    flk_own<N>(number[1], s.lane, scale);
+    flk_own<N>(number[2], s.lane, all);
+    flk_own<N>(number[3], s.lane, slope);
+    for (int64_t i = s.first; i < s.end; i += s.step) {
+        const int64_t at = flk_image_at<N>(a, s.channel, i);
+        flk_through<D, N>(a, at, g);
+        if (a.dadd.p) flk_store_some<D, N>(a.dadd, at, g);
+        if (!a.dx.p) continue;
+        flk_load_some<D, N>(a.x, at, x);
+#pragma unroll
+        for (int j = 0; j < N; j++) x[j] = scale[j] * (g[j] - all[j] - (x[j] - mean[j]) * slope[j]);
+        flk_store_some<D, N>(a.dx, at, x);
+    }
 }
 
-/* Chooses parts that fit in the cache, and not too many of them. */
-void flk_batch_norm_parts(flk_batch_norm *a) {
-    a->size = a->last ? 256 : 8192;
-    if (a->size * 512 < a->count) a->size = (a->count + 511) / 512;
+/* Chooses channels per thread, and parts that fit in the cache, and not too many of them. */
+void flk_batch_norm_parts(flk_batch_norm *a, int dtype) {
+    const flk_operand *const image[] = {&a->x, &a->y, &a->add, &a->dy, &a->dx, &a->dadd};
+    const bool fits = a->last && dtype == FLK_F32 && a->channels % 8 == 0;
+    a->each = fits && flk_aligned(image, 6, a->x.dtype) ? 8 : 1;
+    a->lanes = 1;
+    while (a->last && a->lanes < FLK_WARP && a->lanes * a->each < a->channels) a->lanes *= 2;
+    a->columns = (a->channels + a->lanes * a->each - 1) / (a->lanes * a->each);
+    const int64_t most = !a->last ? 512 : a->columns < 1024 ? 1024 / a->columns : 1;
+    a->size = a->last ? 4 * FLK_BLOCK / a->lanes : 8192;
+    if (a->size * most < a->count) a->size = (a->count + most - 1) / most;
     a->parts = (a->count + a->size - 1) / a->size;
 }
 
+#define FLK_BATCH(kernel, T, a) \
+    FLK_BY_CHANNELS(kernel, T, (a)->each, (a)->x.dtype, (unsigned)((a)->parts * (a)->columns), *(a))
+
 template <class T> static const char *flk_batch_norm_of(const flk_batch_norm *a, bool known) {
-    const int64_t n = a->count * a->channels, blocks = a->parts * flk_columns(*a);
-    const char *why = NULL;
-    if (!known) why = FLK_LAUNCH(flk_moments_kernel<T>, (unsigned)blocks, FLK_BLOCK, *a);
+    const char *why = known ? NULL : FLK_BATCH(flk_moments_kernel, T, a);
     if (!known && !why)
         why = FLK_LAUNCH(flk_statistics_kernel<T>, flk_blocks(a->channels), FLK_BLOCK, *a);
-    return why ? why : FLK_LAUNCH(flk_batch_norm_kernel<T>, flk_blocks(n), FLK_BLOCK, *a);
+    return why ? why : FLK_BATCH(flk_batch_norm_kernel, T, a);
 }
 
 template <class T> static const char *flk_batch_norm_grad_of(const flk_batch_norm *a) {
-    const int64_t n = a->count * a->channels, blocks = a->parts * flk_columns(*a);
     const char *why = NULL;
-    if (a->part) why = FLK_LAUNCH(flk_grad_sums_kernel<T>, (unsigned)blocks, FLK_BLOCK, *a);
+    if (a->part) why = FLK_BATCH(flk_grad_sums_kernel, T, a);
     if (a->part && !why)
         why = FLK_LAUNCH(flk_grad_statistics_kernel<T>, flk_blocks(a->channels), FLK_BLOCK, *a);
     if (why || !(a->dx.p || a->dadd.p)) return why;
-    return FLK_LAUNCH(flk_batch_norm_grad_kernel<T>, flk_blocks(n), FLK_BLOCK, *a);
+    return FLK_BATCH(flk_batch_norm_grad_kernel, T, a);
 }
 
 const char *flk_batch_norm_run(const flk_batch_norm *a, int known, int dtype) {

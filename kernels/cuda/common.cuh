@@ -187,6 +187,42 @@ static inline flk_pass flk_vectors(const flk_pass *pass, int dtype) {
 static inline unsigned flk_vector_blocks(const flk_pass &p) {
     return flk_blocks(p.vectors + p.n - p.vectors * p.each);
 }
+
+/* Whether all operands that are tensors have the dtype and are aligned to 16 bytes. */
+static inline bool flk_aligned(const flk_operand *const *t, int n, int dtype) {
+    uint64_t places = 0;
+    bool same = true;
+    for (int k = 0; k < n; k++) {
+        places |= (uint64_t)(uintptr_t)t[k]->p;
+        same &= !t[k]->p || t[k]->dtype == dtype;
+    }
+    return same && places % 16 == 0;
+}
+
+/* Loads or stores N neighbouring elements of dtype D, or, if D is 0, of the operand's. */
+template <int D, int N, class T>
+static __device__ __forceinline__ void flk_load_some(const flk_operand &t, int64_t at, T *v) {
+    flk_operand o = {};
+    o.p = t.p;
+    o.dtype = D ? D : t.dtype;
+    if constexpr (N > 1) flk_load_vector(o, at, N, v);
+    else v[0] = flk_load_at<T>(o.p, o.dtype, at);
+}
+template <int D, int N, class T>
+static __device__ __forceinline__ void flk_store_some(const flk_operand &t, int64_t at, const T *v) {
+    flk_operand o = {};
+    o.p = t.p;
+    o.dtype = D ? D : t.dtype;
+    if constexpr (N > 1) flk_store_vector(o, at, N, v);
+    else flk_store(o, at, v[0]);
+}
+
+/* Launches kernel<T, D, N>, whose threads have `each` = N channels: 8, of images of dtype D, or one. */
+#define FLK_BY_CHANNELS(kernel, T, each, dtype, blocks, ...) \
+    ((each) == 1          ? FLK_LAUNCH((kernel<T, 0, 1>), blocks, FLK_BLOCK, __VA_ARGS__) \
+     : (dtype) == FLK_F32 ? FLK_LAUNCH((kernel<float, FLK_F32, 8>), blocks, FLK_BLOCK, __VA_ARGS__) \
+     : (dtype) == FLK_F16 ? FLK_LAUNCH((kernel<float, FLK_F16, 8>), blocks, FLK_BLOCK, __VA_ARGS__) \
+                          : FLK_LAUNCH((kernel<float, FLK_BF16, 8>), blocks, FLK_BLOCK, __VA_ARGS__))
 #endif
 
 /* Number of elements of thread i of a vectorised pass, and the first. The rest of the pass is processed one

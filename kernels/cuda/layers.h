@@ -171,7 +171,8 @@ static bool fl__cuda_lies_as(const fl_tensor *t, const fl_tensor *x) {
     return ok;
 }
 
-/* Whether the kernels support the call, whose images are the n given: if so, sets x, w and sizes in *a. */
+/* Whether the kernels support the call, whose images are the n given: if so, sets x, w and sizes in *a, but
+   not the parts. */
 static bool fl__cuda_batch(flk_batch_norm *a, const fl_call *c, fl_tensor *const *image, int n) {
     const fl_batch_norm_args *args = c->args;
     const fl_tensor *x = c->in[0];
@@ -186,7 +187,6 @@ static bool fl__cuda_batch(flk_batch_norm *a, const fl_call *c, fl_tensor *const
     if (!ok) return false;
     for (int i = 2; i < x->ndim; i++) a->width *= x->shape[i];
     a->count = fl_numel(x) / a->channels;
-    flk_batch_norm_parts(a);
     fl__cuda_operand(&a->x, x);
     fl__cuda_operand(&a->w, c->in[1]);
     return true;
@@ -209,6 +209,7 @@ FL_CUDA_SLOT(fl__cuda_batch_norm) {
     fl__cuda_operand(&a.add, c->in[3]);
     a.mean = fl_data(known ? c->in[4] : c->out[1]);
     a.var = fl_data(known ? c->in[5] : c->out[2]);
+    flk_batch_norm_parts(&a, fl__cuda_wide(c->in[0]));
     fl_buffer *work = known ? NULL : fl__cuda_batch_parts(c, &a);
     if (!known && !work) return false;
     const bool ok = fl__cuda_started(c, flk_batch_norm_run(&a, known, fl__cuda_wide(c->in[0])));
@@ -230,6 +231,7 @@ FL_CUDA_SLOT(fl__cuda_batch_norm_grad) {
     if (c->out[3]) fl__cuda_operand(&a.dadd, c->out[3]);
     a.dw = fl__cuda_wanted(c->out[1]);
     a.db = fl__cuda_wanted(c->out[2]);
+    flk_batch_norm_parts(&a, fl__cuda_wide(c->in[0]));
     fl_buffer *work = sums ? fl__cuda_batch_parts(c, &a) : NULL;
     if (sums && !work) return false;
     const bool ok = fl__cuda_started(c, flk_batch_norm_grad(&a, fl__cuda_wide(c->in[0])));
