@@ -6,6 +6,7 @@ static void rows_of_nets(void) {
     fl_tensor *const w[4] = {o.f34, o.f23}, *const none[4] = {0};
     const fl_norm_args rows = {1, 1e-5, false};
     const fl_batch_norm_opts norm = {0}, train = {.train = true}, other = {.mean = o.f4};
+    const fl_batch_norm_opts counted = {.train = true, .batches = o.f4};
     NO(fl_layer_norm, (NULL, 1, NULL, NULL, 1e-5), NULLS);
     NO(fl_add_layer_norm, (o.f23, NULL, NULL, NULL, rows, 0, NULL, NULL), NULLS);
     NO(fl_add_layer_norm, (o.f23, o.f23, o.f4, NULL, rows, 0, NULL, NULL), "[2, 3]", "[4]");
@@ -26,6 +27,7 @@ static void rows_of_nets(void) {
     NO(fl_batch_norm_opt, (NULL, NULL, NULL, norm), NULLS);
     NO(fl_batch_norm_opt, (o.f23, o.f4, NULL, norm), "[2, 3]", "[4]");
     NO(fl_batch_norm_opt, (o.f23, NULL, NULL, norm), "running mean");
+    NO(fl_batch_norm_opt, (o.f23, NULL, NULL, counted), "batches must be i64 of shape []", "f32", "[4]");
     NO(fl_batch_norm_add_opt, (NULL, NULL, NULL, o.f23, train), NULLS);
     NO(fl_batch_norm_add_opt, (o.f23, NULL, NULL, NULL, train), NULLS);
     NO(fl_batch_norm_add_opt, (o.f23, NULL, NULL, o.f34, train), "[2, 3]", "[3, 4]");

@@ -689,11 +689,14 @@ static void image_results(int op, int kind, fl_tensor **out) {
     fl_var *x = fv_param(image_of(kind, 3)), *add = fv_param(image_of(kind, 4));
     fl_var *w = fv_param(fl_normal(FL_SHAPE(c), 1, 0.3, FL_F32, &rng));
     fl_var *b = fv_param(fl_normal(FL_SHAPE(c), 0, 1, FL_F32, &rng));
-    fl_var *y = op == 0 ? fv_batch_norm(x, w, b, .train = true)
+    fl_tensor *mean = fl_zeros(FL_SHAPE(c), FL_F32), *var = fl_ones(FL_SHAPE(c), FL_F32);
+    fl_tensor *batches = fl_zeros(FL_SCALAR_SHAPE, FL_I64);
+    fl_var *y = op == 0 ? fv_batch_norm(x, w, b, .train = true, .mean = mean, .var = var, .batches = batches)
                         : fv_batch_norm_add(x, w, b, add, .train = true, .relu = true);
     fl_tensor *dy = y ? fl_channels_last(fl_normal(fl_shape_of(fv_value(y)), 0, 1, FL_F32, &rng)) : NULL;
     CHECK(y && fl_backward(y, .grad = fl_cast(dy, image_kinds[kind].dtype)));
     fl_tensor *all[IMAGE_RESULTS] = {fv_value(y), fv_grad(x), fv_grad(w), fv_grad(b), fv_grad(add), NULL};
+    if (op == 0) all[4] = mean, all[5] = fl_add(var, batches);
     for (int i = 0; i < IMAGE_RESULTS; i++)
         out[i] = all[i] ? fl_cast(fl_to(fl_contiguous(all[i]), "cpu"), FL_F32) : NULL;
 }
@@ -720,6 +723,28 @@ TEST(channels_last_gives_what_the_cpu_gives_and_the_same_bits_twice) {
         }
         fl_scope_end(&s);
     }
+}
+
+/* Statistics are two launches; the one that normalises updates the running ones. Convolutions are cuDNN's. */
+TEST(a_batch_norm_is_three_launches_forward_and_three_backward) {
+    NEEDS_EMULATION;
+    fl_rng rng = {3, 0};
+    fl_nn_module *net = fl_nn_sequential(fl_nn_conv2d(8, 16, 3, .pad = 1, .no_bias = true, .rng = &rng),
+                                         fl_nn_batch_norm2d(16, .relu = true), fl_nn_pool2d(2));
+    CHECK(net && fl_nn_channels_last(net));
+    fl_var *x = fv_const(fl_channels_last(fl_normal(FL_SHAPE(2, 8, 6, 6), 0, 1, FL_F32, &rng)));
+    CHECK(fl_sync(fv_value(fl_nn_forward(net, x))));
+    int64_t before = cuda_emu_launches();
+    fl_var *y = fl_nn_forward(net, x);
+    CHECK(y && fl_sync(fv_value(y)));
+    CHECK_EQ_INT(cuda_emu_launches() - before, 4);
+    fl_tensor *dy = fl_ones_like(fv_value(y));
+    CHECK(fl_sync(dy));
+    before = cuda_emu_launches();
+    CHECK(fl_backward(y, .grad = dy) && fl_sync(fv_grad(fl_nn_get_param(net, "1.weight"))));
+    CHECK_EQ_INT(cuda_emu_launches() - before, 4);
+    CHECK_EQ_INT(fl_item_int(fl_nn_get_buffer(net, "1.num_batches_tracked")), 2);
+    fl_nn_free(net);
 }
 
 /* bench/README.md has this list. Only what has no composition is copied to the cpu. */

@@ -18,7 +18,7 @@ struct fused {
     fl_shape shape;  /* of the first operand */
     int n;           /* operands; the others have the last dim, or the channels, of the first */
     int layout;
-    fl_op slot[2];
+    fl_op slot[3];
     fl_dtype dtype;
 };
 
@@ -107,7 +107,7 @@ static void check_threads(const fused *f, fl_tensor **want, const char *what) {
 static void check_fused(const fused *f) {
     static const char *const level_name[] = {"portable", "avx2", "avx512"};
     fl_backend plain = *fl_backend_cpu(), old;
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 3; i++)
         if (f->slot[i]) plain.op[f->slot[i]] = NULL;
     int top = fl__level_cap(FL__AVX512);
     for (int odd = -1; odd < 3; odd++) {
@@ -237,7 +237,7 @@ static fl_var *plain_batch_norm(const fused *f, fl_var *const *x) {
     return fv_batch_norm(x[0], NULL, NULL, .train = true, .eps = 0.1);
 }
 
-#define BATCH_NORM fl_op_batch_norm, fl_op_batch_norm_grad
+#define BATCH_NORM fl_op_batch_norm, fl_op_batch_norm_grad, fl_op_batch_statistics
 TEST(batch_norm) {
     static const fl_shape shape[] = {{4, {2, 1, 1, 1}},   {4, {3, 3, 5, 7}},  {4, {2, 16, 8, 8}},
                                      {4, {9, 17, 11, 13}}, {4, {2, 65, 3, 3}}, {4, {2, 3, 65, 67}},
@@ -255,6 +255,32 @@ TEST(batch_norm) {
             check_halves((fused){"batch_norm plain", batch_norm, s, 3, k / 2, {BATCH_NORM}, d});
             check_halves((fused){"batch_norm relu", batch_norm, s, 4, k / 2, {BATCH_NORM}, d});
         }
+}
+
+/* With momentum 1 they are those of the batch. */
+static void run_on(fl_tensor *x, double momentum, fl_tensor *mean, fl_tensor *var, fl_tensor *batches) {
+    CHECK(fl_batch_norm(x, NULL, NULL, .train = true, .mean = mean, .var = var, .batches = batches,
+                        .momentum = momentum));
+}
+TEST(running_statistics_have_the_bits_of_single_ops) {
+    for (int k = 0; k < 6; k++) {
+        fl_scope s = fl_scope_begin();
+        const fl_dtype d = k & 1 ? FL_F64 : FL_F32;
+        fl_tensor *x = laid_out(numbers(FL_SHAPE(9, 17, 11, 13), d, 5), k / 2), *batches = NULL;
+        fl_tensor *t[2], *batch[2], *old[2];
+        for (int i = 0; i < 2; i++) {
+            t[i] = numbers(FL_SHAPE(17), d, 8 + (uint64_t)i);
+            old[i] = fl_clone(t[i]);
+            batch[i] = fl_zeros_like(t[i]);
+        }
+        batches = fl_full(FL_SCALAR_SHAPE, 6, FL_I64);
+        run_on(x, 1, batch[0], batch[1], NULL);
+        run_on(x, 0.3, t[0], t[1], batches);
+        for (int i = 0; i < 2; i++)
+            CHECK(same_bits(t[i], fl_add(fl_mul(old[i], fl_num(0.7)), fl_mul(batch[i], fl_num(0.3)))));
+        CHECK_EQ_INT(fl_item_int(batches), 7);
+        fl_scope_end(&s);
+    }
 }
 
 static fl_var *group_norm(const fused *f, fl_var *const *x) {

@@ -14,7 +14,7 @@ static int seen; /* calls of the slots below */
 static bool takes_halves(const fl_backend *self, const fl_call *c) {
     static const struct { const char *op, *in, *out; } rows[] = { /* h: bf16, w: f32, i: i64 */
         {"layer_norm", "hww", "hww"},       {"layer_norm_grad", "hwwwh", "hww"},
-        {"batch_norm", "hwwhww", "hww"},    {"batch_norm_grad", "hwwwhh", "hwwh"},
+        {"batch_norm", "hwwhww", "h"},      {"batch_norm_grad", "hwwwhh", "hwwh"},
         {"ctc", "hiii", "w"},               {"ctc_grad", "hiiiww", "h"},
     };
     (void)self;

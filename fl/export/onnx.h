@@ -902,7 +902,7 @@ static bool fl__onnx_batch_norm(fl__onnx *h) {
     const bool groups = c->op == fl_op_group_norm;
     const fl__onnx_value x = fl__onnx_in(h, 0, c->in[0]->dtype, true);
     const fl_shape channels = FL_SHAPE(c->in[0]->shape[1]);
-    if (!groups && c->n_in < 6)
+    if (!groups && c->n_in != 6)
         return fl__onnx_refuse(h, "it takes the batch's statistics: record the step in evaluation mode");
     fl__onnx_node n = {groups ? "GroupNormalization" : "BatchNormalization", {x.id},
                        .attribute = {{"epsilon", .real = a->eps},
@@ -925,7 +925,7 @@ static bool fl__onnx_join(fl__onnx *h) {
 
 static const char fl__onnx_layers[] =
     "ceil sign reciprocal relu sigmoid silu softplus gelu gelu_tanh hardswish mish conv2d_bias linear "
-    "softmax log_softmax layer_norm batch_norm group_norm max_pool2d avg_pool2d concat";
+    "softmax log_softmax layer_norm batch_statistics batch_norm group_norm max_pool2d avg_pool2d concat";
 
 static bool fl__onnx_call(fl__onnx *h) {
     const fl_call *c = &h->call->call;
@@ -959,7 +959,8 @@ static bool fl__onnx_call(fl__onnx *h) {
     if (op == fl_op_linear) return fl__onnx_linear(h);
     if (op == fl_op_softmax || op == fl_op_log_softmax) return fl__onnx_softmax(h);
     if (op == fl_op_layer_norm) return fl__onnx_layer_norm(h);
-    if (op == fl_op_batch_norm || op == fl_op_group_norm) return fl__onnx_batch_norm(h);
+    if (op == fl_op_batch_norm || op == fl_op_group_norm || op == fl_op_batch_statistics)
+        return fl__onnx_batch_norm(h);
     if (op == fl_op_max_pool2d || op == fl_op_avg_pool2d) return fl__onnx_pool(h);
     if (op == fl_op_concat) return fl__onnx_join(h);
     return fl__onnx_elementwise(h);

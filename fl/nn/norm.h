@@ -153,13 +153,11 @@ static fl_vars fl__nn_batch_norm_forward(fl_nn_module *m, fl_vars in) {
     fl_batch_norm_opts o = {
         .train = batch, .momentum = b->momentum, .eps = b->eps, .relu = b->relu,
         .reduce = b->reduce, .reduce_user = b->reduce_user};
-    fl_tensor *batches = b->track && !b->frozen ? m->buffer[FL__NN_BATCHES].tensor : NULL;
-    fl_tensor *next = batch && b->track ? fl_add(batches, fl_int(1)) : NULL;
     if (b->track) {
         o.mean = m->buffer[FL__NN_RUNNING_MEAN].tensor;
         o.var = m->buffer[FL__NN_RUNNING_VAR].tensor;
-        if (batch && !next) return (fl_vars){0};
-        if (batch && b->cumulative) o.momentum = 1.0 / (double)fl_item_int(next);
+        if (batch) o.batches = m->buffer[FL__NN_BATCHES].tensor;
+        if (batch && b->cumulative) o.momentum = 1.0 / (double)(fl_item_int(o.batches) + 1);
     }
     if (o.momentum == 0) o.momentum = FL_ZERO;
     if (o.eps == 0) o.eps = FL_ZERO;
@@ -170,7 +168,6 @@ static fl_vars fl__nn_batch_norm_forward(fl_nn_module *m, fl_vars in) {
     }
     fl_var *y = in.n == 2 ? fv_batch_norm_add_opt(in.v[0], weight, bias, in.v[1], o)
                           : fv_batch_norm_opt(in.v[0], weight, bias, o);
-    if (y && next && !fl_assign(batches, next)) return (fl_vars){0};
     return FL_VARS(y);
 }
 

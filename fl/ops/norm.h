@@ -13,14 +13,16 @@
      layer_norm_grad  x, w, mean (a number with rms), rstd, dy -> [dx], [dw], [db]
      add_layer_norm   (fl_add_norm_args) x, w, b, add -> y, [mean], rstd, sum: the norm of sum = add +
                       dropout(x), all of x's shape
-     batch_norm       x [n, c, ...], w, b, add -> y, mean, var (batch statistics), or x, w, b, add, mean, var
-     -> y:
-                      w and b are [c, 1, ...] or numbers, add is like x or a number, mean and var are
-                      [1, c, 1, ...]
+     batch_statistics x [n, c, ...] -> [2, c]: mean and var per channel
+     batch_norm       x [n, c, ...], w, b, add, mean, var -> y: w and b are [c, 1, ...] or numbers, add is
+                      like x or a number, mean and var are [1, c, 1, ...]; or, with an update of running
+                      statistics in place, x, w, b, add, statistics, running_mean, running_var, batches -> y,
+                      running_mean, running_var, [batches]: statistics as above, the running ones [c] of their
+                      dtype, batches an i64 0-d, which is incremented, or a number
      batch_norm_grad  x, w, mean, var, y (a number without relu), dy -> [dx], [dw], [db], [dadd]
-     group_norm, group_norm_grad: the same with args.groups; mean and var are [n, groups, 1, ...], with one
-     dim
-                      more than x */
+     group_norm       x, w, b, add -> y, mean, var, or x, w, b, add, mean, var -> y, with args.groups; mean
+                      and var are [n, groups, 1, ...], with one dim more than x
+     group_norm_grad  as batch_norm_grad */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -61,6 +63,7 @@ typedef struct fl_batch_norm_opts {
     fl_tensor *mean, *var; /* [c], running statistics; required unless train */
     bool train; /* use the batch's statistics (at least 2 values per channel) and update mean and var, which
                    may be NULL. An empty batch does not change them */
+    fl_tensor *batches;    /* i64 0-d, incremented with train; may be NULL */
     double momentum;       /* 0: 0.1; running = (1 - momentum) running + momentum batch, with unbiased var */
     double eps;            /* 0: 1e-5 */
     bool relu;             /* return max(y, 0) */
@@ -123,6 +126,7 @@ FL_PRIVATE void fl__register_norm(void);
 
 FL_DATA_DEFINED fl_op fl_op_layer_norm, fl_op_layer_norm_grad, fl_op_batch_norm, fl_op_batch_norm_grad;
 FL_DATA_DEFINED fl_op fl_op_group_norm, fl_op_group_norm_grad, fl_op_add_layer_norm;
+FL_DATA_DEFINED fl_op fl_op_batch_statistics;
 
 FL_PRIVATE void fl__register_norm(void) {
     FL__REGISTER(layer_norm, .args_size = sizeof(fl_norm_args),
@@ -133,6 +137,8 @@ FL_PRIVATE void fl__register_norm(void) {
     FL__REGISTER(add_layer_norm, .args_size = sizeof(fl_add_norm_args),
                  .uses = "dropout layer_norm random ge le where sum add sub mul div sqrt square rsqrt",
                  .compose = fl__compose_add_layer_norm, .rng_end = sizeof(fl_add_norm_args));
+    FL__REGISTER(batch_statistics, .args_size = sizeof(fl_batch_norm_args),
+                 .uses = "sum sub mul div square concat", .compose = fl__compose_batch_statistics);
     FL__REGISTER(batch_norm, .args_size = sizeof(fl_batch_norm_args),
                  .uses = "sum add sub mul div sqrt maximum square rsqrt",
                  .compose = fl__compose_batch_norm, .gradient = fv__batch_norm_back);

@@ -24,8 +24,11 @@ typedef struct fl_batch_norm_args {
     int64_t relu;   /* fused relu */
     int64_t groups; /* > 0: group norm, statistics per image and group of channels, not per channel of the
                        batch */
+    double momentum, unbiased; /* of an update: running = (1 - momentum) running + momentum batch, where var
+                                  is multiplied by unbiased, n / (n - 1) */
 } fl_batch_norm_args;
 FL_DATA fl_op fl_op_layer_norm, fl_op_layer_norm_grad, fl_op_batch_norm, fl_op_batch_norm_grad;
+FL_DATA fl_op fl_op_batch_statistics;
 FL_DATA fl_op fl_op_group_norm, fl_op_group_norm_grad, fl_op_add_layer_norm;
 
 #ifdef __cplusplus

@@ -41,7 +41,8 @@ typedef struct fl__bnorm {
     int64_t width, units, count;       /* width: of a plane; count: values per column */
     int64_t rows, rows_of_unit, units_of_image; /* channels innermost */
     int64_t of_image, groups;          /* channels and groups of an image; 0 groups: batch norm */
-    double eps;
+    void *running[2];                  /* mean and var, updated if they are not NULL */
+    double eps, momentum, unbiased;
     bool last, relu;                   /* last: channels are innermost */
     int64_t origin;                    /* the element at which the images begin */
     fl__loop widen, narrow;            /* for f16 and bf16, or NULL */
@@ -53,6 +54,7 @@ typedef struct fl__bnorm_kernels {
     void (*moments)(const fl__bnorm *s, int64_t unit);
     void (*statistics)(const fl__bnorm *s, int64_t column);
     void (*scales)(const fl__bnorm *s);
+    void (*update)(const fl__bnorm *s);
     void (*apply)(const fl__bnorm *s, int64_t unit);
     void (*grad_sums)(const fl__bnorm *s, int64_t unit);
     void (*grad_statistics)(const fl__bnorm *s, int64_t column);
@@ -250,14 +252,35 @@ static void fl__bnorm_statistics(fl__bnorm *s, void *mean, void *var) {
     *(s->groups ? &s->group_var : &s->var) = var;
 }
 
+/* Sets mean and var to those in statistics [2, c]. */
+static void fl__bnorm_both(fl__bnorm *s, const fl_tensor *statistics) {
+    s->mean = fl_data(statistics);
+    s->var = (char *)s->mean + (size_t)s->columns * fl_dtype_size(statistics->dtype);
+}
+
+static bool fl__cpu_batch_statistics(const fl_backend *self, const fl_call *c) {
+    fl__bnorm s;
+    (void)self;
+    if (!fl__bnorm_begin(&s, c)) return fl_call_compose(c);
+    const int64_t size = (int64_t)fl_dtype_size(c->out[0]->dtype);
+    if (!fl_out_make(c->out[0]) || !fl__bnorm_open(&s, size, NULL, 0, "batch_statistics")) return false;
+    fl__bnorm_both(&s, c->out[0]);
+    fl__bnorm_units(&s, s.kernels->moments, false);
+    fl__bnorm_columns(&s, s.kernels->statistics);
+    fl__scratch_close(&s.scratch);
+    return true;
+}
+
 static bool fl__bnorm_forward(fl__bnorm *s, const fl_call *c) {
     const fl_dtype d = fl_dtype_wide(c->in[0]->dtype);
     void *w, *b;
     if (!fl__bnorm_open(s, (int64_t)fl_dtype_size(d),
                         (void **[]){&w, &b, &s->scale, &s->rstd, &s->mean, &s->var}, 6, "batch_norm"))
         return false;
-    fl__bnorm_statistics(s, fl_data(c->n_in == 4 ? c->out[1] : c->in[4]),
-                         fl_data(c->n_in == 4 ? c->out[2] : c->in[5]));
+    if (c->n_in == 8) fl__bnorm_both(s, c->in[4]);
+    else
+        fl__bnorm_statistics(s, fl_data(c->n_in == 4 ? c->out[1] : c->in[4]),
+                             fl_data(c->n_in == 4 ? c->out[2] : c->in[5]));
     s->w = fl__bnorm_row(s, c->in[1], d, w);
     s->b = fl__bnorm_row(s, c->in[2], d, b);
     if (c->n_in == 4) {
@@ -268,6 +291,8 @@ static bool fl__bnorm_forward(fl__bnorm *s, const fl_call *c) {
     if (s->groups) fl__bnorm_groups(s, s->kernels->broadcast);
     s->kernels->scales(s);
     fl__bnorm_units(s, s->kernels->apply, true);
+    if (c->n_in == 8) s->kernels->update(s);
+    if (c->n_in == 8 && c->out[3]) ++*(int64_t *)fl_data(c->out[3]);
     fl__scratch_close(&s->scratch);
     return true;
 }
@@ -278,10 +303,15 @@ static bool fl__cpu_batch_norm(const fl_backend *self, const fl_call *c) {
     (void)self;
     bool ok = fl__bnorm_begin(&s, c) && fl__bnorm_same_layout(add, x) &&
               fl__bnorm_same_layout(c->out[0], x) && !(add->weak && add->f64 != 0);
-    for (int i = 1; ok && i < c->n_in; i++) ok = i == 3 || fl__bnorm_per_channel(c->in[i], x);
+    for (int i = 1; ok && i < c->n_in && i < 7; i++) ok = i == 3 || fl__bnorm_per_channel(c->in[i], x);
     if (!ok) return fl_call_compose(c);
     for (int i = 0; i < c->n_out; i++)
-        if (!fl_out_make(c->out[i])) return false;
+        if (c->out[i] && !fl_out_make(c->out[i])) return false;
+    if (c->n_in == 8) {
+        const fl_batch_norm_args *a = c->args;
+        s.running[0] = fl_data(c->out[1]), s.running[1] = fl_data(c->out[2]);
+        s.momentum = a->momentum, s.unbiased = a->unbiased;
+    }
     s.add = add->weak ? NULL : fl_data(add);
     s.y = fl_data(c->out[0]);
     return fl__bnorm_forward(&s, c);
@@ -330,6 +360,7 @@ static bool fl__cpu_batch_norm_grad(const fl_backend *self, const fl_call *c) {
 }
 
 FL_PRIVATE void fl__cpu_batch_norm_slots(fl_backend *cpu) {
+    fl_backend_set(cpu, fl_op_batch_statistics, fl__cpu_batch_statistics, FL_SLOT_NARROW);
     fl_backend_set(cpu, fl_op_batch_norm, fl__cpu_batch_norm, FL_SLOT_NARROW);
     fl_backend_set(cpu, fl_op_batch_norm_grad, fl__cpu_batch_norm_grad, FL_SLOT_NARROW);
     fl_backend_set(cpu, fl_op_group_norm, fl__cpu_batch_norm, FL_SLOT_NARROW);

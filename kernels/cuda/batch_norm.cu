@@ -4,7 +4,8 @@
    images' sizes. A block has a part of one channel of planes or, channels-last, of a row of channels: a
    thread has 8 of them if they are aligned, else one, and steps over the values. What depends on the channel
    alone is computed once per block. A part's mean and sum of squares take two passes, the second from the
-   cache; then the parts are combined in order. Three launches forward, three backward. */
+   cache; then threads combine the parts in a fixed order. The launch that normalises also updates the
+   running statistics. Two launches for the statistics, one for y, three backward. */
 #include "common.cuh"
 
 /* Offset of value i of N channels from c on. */
@@ -85,20 +86,34 @@ template <class T, int D, int N> __global__ void flk_moments_kernel(flk_batch_no
     for (int j = 0; j < N; j++) part[j] = mean[j], part[a.channels + j] = squares[j];
 }
 
+/* Mean and var of FLK_MERGED channels: threads of a channel combine the parts, first their means. */
+enum { FLK_MERGED = 8 }; /* 32 bytes of f32 */
 template <class T> __global__ void flk_statistics_kernel(flk_batch_norm a) {
-    const int64_t c = flk_thread();
-    if (c >= a.channels) return;
-    T n = 0, mean = 0, squares = 0;
-    for (int64_t p = 0; p < a.parts; p++) {
-        const T *part = (const T *)a.part + 2 * p * a.channels + c;
-        const T more = (T)flk_part_size(a, p), all = n + more;
-        const T d = part[0] - mean;
-        mean += d * (more / all);
-        squares += part[a.channels] + d * d * (n * (more / all));
-        n = all;
+    const int64_t c = (int64_t)blockIdx.x * FLK_MERGED + threadIdx.x % FLK_MERGED;
+    const int64_t parts = c < a.channels ? a.parts : 0, step = FLK_BLOCK / FLK_MERGED;
+    const T *part = (const T *)a.part + c;
+    T mean = 0, squares = 0;
+    for (int64_t p = threadIdx.x / FLK_MERGED; p < parts; p += step)
+        mean += part[2 * p * a.channels] * (T)flk_part_size(a, p);
+    flk_share_sum<1>(FLK_MERGED, &mean);
+    mean /= (T)a.count;
+    for (int64_t p = threadIdx.x / FLK_MERGED; p < parts; p += step) {
+        const T d = part[2 * p * a.channels] - mean;
+        squares += part[(2 * p + 1) * a.channels] + d * d * (T)flk_part_size(a, p);
     }
+    flk_share_sum<1>(FLK_MERGED, &squares);
+    if (threadIdx.x >= FLK_MERGED || !parts) return;
     ((T *)a.mean)[c] = mean;
-    ((T *)a.var)[c] = squares / n;
+    ((T *)a.var)[c] = squares / (T)a.count;
+}
+
+/* running = (1 - momentum) running + momentum batch, rounded like the ops of the composition. */
+template <class T> static __device__ __forceinline__ void flk_run_on(const flk_batch_norm &a, int64_t c) {
+    T *mean = (T *)a.running_mean + c, *var = (T *)a.running_var + c;
+    const T before = (T)(1 - a.momentum), now = (T)a.momentum, old_var = *var;
+    *mean = *mean * before + ((const T *)a.mean)[c] * now;
+    *var = old_var * before + ((const T *)a.var)[c] * (T)a.unbiased * now;
+    if (c == 0 && a.batches) ++*a.batches;
 }
 
 /* Copies the N numbers of this thread's channels from the block's. */
@@ -119,6 +134,7 @@ template <class T, int D, int N> __global__ void flk_batch_norm_kernel(flk_batch
         number[0][threadIdx.x] = ((const T *)a.mean)[c];
         number[1][threadIdx.x] = flk_rstd<T>(a, c) * flk_load<T>(a.w, c);
         number[2][threadIdx.x] = flk_load<T>(a.b, c);
+        if (s.part == 0 && a.running_mean) flk_run_on<T>(a, c);
     }
     __syncthreads();
     T mean[N], scale[N], b[N], x[N], add[N] = {};
@@ -170,19 +186,19 @@ template <class T, int D, int N> __global__ void flk_grad_sums_kernel(flk_batch_
     for (int j = 0; j < N; j++) part[j] = all[j], part[a.channels + j] = along[j];
 }
 
-/* Adds the sums of all parts into the first one's. */
+/* Adds the sums of all parts into the first one's, for FLK_MERGED channels. */
 template <class T> __global__ void flk_grad_statistics_kernel(flk_batch_norm a) {
-    const int64_t c = flk_thread();
-    if (c >= a.channels) return;
-    T *part = (T *)a.part, all = 0, along = 0;
-    for (int64_t p = 0; p < a.parts; p++) {
-        all += part[2 * p * a.channels + c];
-        along += part[(2 * p + 1) * a.channels + c];
-    }
-    part[c] = all;
-    part[a.channels + c] = along;
-    if (a.dw) ((T *)a.dw)[c] = along / flk_sqrt(((const T *)a.var)[c] + (T)a.eps);
-    if (a.db) ((T *)a.db)[c] = all;
+    const int64_t c = (int64_t)blockIdx.x * FLK_MERGED + threadIdx.x % FLK_MERGED;
+    const int64_t parts = c < a.channels ? a.parts : 0, step = FLK_BLOCK / FLK_MERGED;
+    T *part = (T *)a.part + c, sum[2] = {};
+    for (int64_t p = threadIdx.x / FLK_MERGED; p < parts; p += step)
+        for (int k = 0; k < 2; k++) sum[k] += part[(2 * p + k) * a.channels];
+    flk_share_sum<2>(FLK_MERGED, sum);
+    if (threadIdx.x >= FLK_MERGED || !parts) return;
+    part[0] = sum[0];
+    part[a.channels] = sum[1];
+    if (a.dw) ((T *)a.dw)[c] = sum[1] * flk_rstd<T>(a, c);
+    if (a.db) ((T *)a.db)[c] = sum[0];
 }
 
 /* dx = w rstd (g - mean(g) - n mean(g n)), n = (x - mean) rstd. */
@@ -232,25 +248,28 @@ void flk_batch_norm_parts(flk_batch_norm *a, int dtype) {
 #define FLK_BATCH(kernel, T, a) \
     FLK_BY_CHANNELS(kernel, T, (a)->each, (a)->x.dtype, (unsigned)((a)->parts * (a)->columns), *(a))
 
-template <class T> static const char *flk_batch_norm_of(const flk_batch_norm *a, bool known) {
-    const char *why = known ? NULL : FLK_BATCH(flk_moments_kernel, T, a);
-    if (!known && !why)
-        why = FLK_LAUNCH(flk_statistics_kernel<T>, flk_blocks(a->channels), FLK_BLOCK, *a);
-    return why ? why : FLK_BATCH(flk_batch_norm_kernel, T, a);
+template <class T> static const char *flk_statistics_of(const flk_batch_norm *a) {
+    const char *why = FLK_BATCH(flk_moments_kernel, T, a);
+    const unsigned blocks = flk_blocks(a->channels, FLK_MERGED);
+    return why ? why : FLK_LAUNCH(flk_statistics_kernel<T>, blocks, FLK_BLOCK, *a);
 }
 
 template <class T> static const char *flk_batch_norm_grad_of(const flk_batch_norm *a) {
+    const unsigned blocks = flk_blocks(a->channels, FLK_MERGED);
     const char *why = NULL;
     if (a->part) why = FLK_BATCH(flk_grad_sums_kernel, T, a);
-    if (a->part && !why)
-        why = FLK_LAUNCH(flk_grad_statistics_kernel<T>, flk_blocks(a->channels), FLK_BLOCK, *a);
+    if (a->part && !why) why = FLK_LAUNCH(flk_grad_statistics_kernel<T>, blocks, FLK_BLOCK, *a);
     if (why || !(a->dx.p || a->dadd.p)) return why;
     return FLK_BATCH(flk_batch_norm_grad_kernel, T, a);
 }
 
-const char *flk_batch_norm_run(const flk_batch_norm *a, int known, int dtype) {
-    return dtype == FLK_F64 ? flk_batch_norm_of<double>(a, known)
-                            : flk_batch_norm_of<float>(a, known);
+const char *flk_batch_statistics(const flk_batch_norm *a, int dtype) {
+    return dtype == FLK_F64 ? flk_statistics_of<double>(a) : flk_statistics_of<float>(a);
+}
+
+const char *flk_batch_norm_run(const flk_batch_norm *a, int dtype) {
+    return dtype == FLK_F64 ? FLK_BATCH(flk_batch_norm_kernel, double, a)
+                            : FLK_BATCH(flk_batch_norm_kernel, float, a);
 }
 
 const char *flk_batch_norm_grad(const flk_batch_norm *a, int dtype) {

@@ -205,18 +205,20 @@ const char *flk_norm_run(flk_norm *a, int dtype);
 const char *flk_norm_grad(const flk_norm *a, void *work, int dtype);
 
 /* fl_batch_norm_args, on contiguous images: channels are innermost (last), or planes of `width`. count
-   values per channel, in `parts` of `size`; part: parts * 2 * channels values, NULL in a gradient of add
-   alone. known: mean and var are given. A block has a part of one of `columns` rows of channels: `lanes`
+   values per channel, in `parts` of `size`; part: parts * 2 * channels values of statistics and gradients,
+   NULL in a gradient of add alone. flk_batch_norm_run updates running_mean, running_var and batches, if they
+   are not NULL. A block has a part of one of `columns` rows of channels: `lanes`
    threads by `each` channels. */
 typedef struct flk_batch_norm {
     flk_operand x, y, add, dy, dx, dadd, w, b;
-    void *mean, *var, *dw, *db, *part;
-    int64_t channels, width, count, size, parts, columns;
-    double eps;
+    void *mean, *var, *dw, *db, *part, *running_mean, *running_var;
+    int64_t *batches, channels, width, count, size, parts, columns;
+    double eps, momentum, unbiased;
     int last, relu, lanes, each;
 } flk_batch_norm;
 void flk_batch_norm_parts(flk_batch_norm *a, int dtype); /* sets size, parts, columns, lanes and each */
-const char *flk_batch_norm_run(const flk_batch_norm *a, int known, int dtype);
+const char *flk_batch_statistics(const flk_batch_norm *a, int dtype); /* mean and var */
+const char *flk_batch_norm_run(const flk_batch_norm *a, int dtype);
 const char *flk_batch_norm_grad(const flk_batch_norm *a, int dtype);
 
 /* fl_batch_norm_args with groups, on contiguous images: `images` with channels of `width`, innermost if last.

@@ -171,8 +171,8 @@ static bool fl__cuda_lies_as(const fl_tensor *t, const fl_tensor *x) {
     return ok;
 }
 
-/* Whether the kernels support the call, whose images are the n given: if so, sets x, w and sizes in *a, but
-   not the parts. */
+/* Whether the kernels support the call, whose images are the n given: if so, sets x and sizes in *a, but not
+   the parts. */
 static bool fl__cuda_batch(flk_batch_norm *a, const fl_call *c, fl_tensor *const *image, int n) {
     const fl_batch_norm_args *args = c->args;
     const fl_tensor *x = c->in[0];
@@ -188,7 +188,6 @@ static bool fl__cuda_batch(flk_batch_norm *a, const fl_call *c, fl_tensor *const
     for (int i = 2; i < x->ndim; i++) a->width *= x->shape[i];
     a->count = fl_numel(x) / a->channels;
     fl__cuda_operand(&a->x, x);
-    fl__cuda_operand(&a->w, c->in[1]);
     return true;
 }
 
@@ -199,22 +198,48 @@ static fl_buffer *fl__cuda_batch_parts(const fl_call *c, flk_batch_norm *a) {
     return work;
 }
 
-FL_CUDA_SLOT(fl__cuda_batch_norm) {
+/* Sets mean and var to those in statistics [2, c]. */
+static void fl__cuda_batch_both(flk_batch_norm *a, const fl_tensor *statistics) {
+    a->mean = fl_data(statistics);
+    a->var = (char *)a->mean + (size_t)a->channels * fl_dtype_size(statistics->dtype);
+}
+
+FL_CUDA_SLOT(fl__cuda_batch_statistics) {
     flk_batch_norm a;
-    const bool known = c->n_in == 6;
-    if (!fl__cuda_batch(&a, c, (fl_tensor *[]){c->out[0], c->in[3]}, 2)) return fl_call_compose(c);
+    if (!fl__cuda_batch(&a, c, c->in, 1)) return fl_call_compose(c);
     if (!fl__cuda_outputs(c)) return false;
+    fl__cuda_batch_both(&a, c->out[0]);
+    flk_batch_norm_parts(&a, fl__cuda_wide(c->in[0]));
+    fl_buffer *work = fl__cuda_batch_parts(c, &a);
+    if (!work) return false;
+    const bool ok = fl__cuda_started(c, flk_batch_statistics(&a, fl__cuda_wide(c->in[0])));
+    fl_buffer_drop(work);
+    return ok;
+}
+
+FL_CUDA_SLOT(fl__cuda_batch_norm) {
+    const fl_batch_norm_args *args = c->args;
+    flk_batch_norm a;
+    const bool updates = c->n_in == 8;
+    if (!fl__cuda_batch(&a, c, (fl_tensor *[]){c->out[0], c->in[3]}, 2)) return fl_call_compose(c);
+    if (updates && !fl_is_contiguous(c->in[4])) return fl_call_compose(c);
+    if (!fl__cuda_outputs(c)) return false;
+    fl__cuda_operand(&a.w, c->in[1]);
     fl__cuda_operand(&a.y, c->out[0]);
     fl__cuda_operand(&a.b, c->in[2]);
     fl__cuda_operand(&a.add, c->in[3]);
-    a.mean = fl_data(known ? c->in[4] : c->out[1]);
-    a.var = fl_data(known ? c->in[5] : c->out[2]);
+    if (updates) {
+        fl__cuda_batch_both(&a, c->in[4]);
+        a.running_mean = fl_data(c->out[1]);
+        a.running_var = fl_data(c->out[2]);
+        a.batches = fl__cuda_wanted(c->out[3]);
+        a.momentum = args->momentum, a.unbiased = args->unbiased;
+    } else {
+        a.mean = fl_data(c->in[4]);
+        a.var = fl_data(c->in[5]);
+    }
     flk_batch_norm_parts(&a, fl__cuda_wide(c->in[0]));
-    fl_buffer *work = known ? NULL : fl__cuda_batch_parts(c, &a);
-    if (!known && !work) return false;
-    const bool ok = fl__cuda_started(c, flk_batch_norm_run(&a, known, fl__cuda_wide(c->in[0])));
-    fl_buffer_drop(work);
-    return ok;
+    return fl__cuda_started(c, flk_batch_norm_run(&a, fl__cuda_wide(c->in[0])));
 }
 
 FL_CUDA_SLOT(fl__cuda_batch_norm_grad) {
@@ -223,6 +248,7 @@ FL_CUDA_SLOT(fl__cuda_batch_norm_grad) {
         return fl_call_compose(c);
     if (!fl__cuda_outputs(c)) return false;
     const bool sums = c->out[0] || c->out[1] || c->out[2];
+    fl__cuda_operand(&a.w, c->in[1]);
     a.mean = fl_data(c->in[2]);
     a.var = fl_data(c->in[3]);
     fl__cuda_operand(&a.y, c->in[4]);
@@ -442,6 +468,7 @@ FL_PRIVATE void fl__cuda_layers_slots(fl_backend *cuda) {
     fl_backend_set(cuda, fl_op_layer_norm, fl__cuda_layer_norm, ROWS);
     fl_backend_set(cuda, fl_op_add_layer_norm, fl__cuda_layer_norm, ROWS);
     fl_backend_set(cuda, fl_op_layer_norm_grad, fl__cuda_layer_norm_grad, ROWS);
+    fl_backend_set(cuda, fl_op_batch_statistics, fl__cuda_batch_statistics, FL_SLOT_NARROW);
     fl_backend_set(cuda, fl_op_batch_norm, fl__cuda_batch_norm, FL_SLOT_NARROW);
     fl_backend_set(cuda, fl_op_batch_norm_grad, fl__cuda_batch_norm_grad, FL_SLOT_NARROW);
     fl_backend_set(cuda, fl_op_group_norm, fl__cuda_group_norm, FL_SLOT_NARROW);
