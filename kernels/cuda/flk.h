@@ -246,11 +246,12 @@ typedef struct flk_resampling {
 } flk_resampling;
 const char *flk_resample(const flk_resampling *s, int dtype);
 
-/* fl_pool2d_args, by strides. in -> out: x -> y, or dy -> dx. index: u8 (in windows) or, forward, i64. */
+/* fl_pool2d_args, by strides. in -> out: x -> y, or dy -> dx. index: u8 (in windows) or, forward, i64.
+   flk_pool2d sets threads and last, whether channels are innermost. */
 typedef struct flk_pool {
     flk_operand in, out, index;
-    int64_t image[4], pooled[4], kernel[2], stride[2], pad[2];
-    int count_pad;
+    int64_t image[4], pooled[4], kernel[2], stride[2], pad[2], threads;
+    int count_pad, last;
 } flk_pool;
 enum { FLK_MAX_POOL, FLK_MAX_POOL_GRAD, FLK_AVG_POOL, FLK_AVG_POOL_GRAD };
 const char *flk_pool2d(const flk_pool *a, int which, int dtype);

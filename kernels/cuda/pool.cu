@@ -1,19 +1,30 @@
 /* kernels/cuda/pool.cu - max and average pooling of images, and their gradients
 
-   One thread per element; an element of a gradient sums the windows that contain it, in order, so no element
-   is written by two threads. */
+   One thread per element, or, channels-last, per 8 channels if they are aligned. Neighbouring threads are
+   neighbours along the innermost dim of the memory. An element of a gradient sums the windows that contain
+   it, in order, so no element is written by two threads. */
 #include "common.cuh"
 
-/* The position of element i of out: n, c, row, column. */
+/* N channels from c on of an image at a row and column. */
 struct flk_pixel {
     int64_t n, c, row, column;
 };
-static __device__ __forceinline__ flk_pixel flk_pixel_of(int64_t i, const int64_t *shape) {
+/* That of thread i of an output of this shape. */
+template <int N>
+static __device__ __forceinline__ flk_pixel flk_pixel_of(const flk_pool &a, int64_t i, const int64_t *shape) {
     flk_pixel p;
-    p.column = i;
-    p.row = flk_divide(&p.column, shape[3]);
-    p.c = flk_divide(&p.row, shape[2]);
-    p.n = flk_divide(&p.c, shape[1]);
+    if (N > 1 || a.last) {
+        p.c = i;
+        p.column = flk_divide(&p.c, shape[1] / N);
+        p.row = flk_divide(&p.column, shape[3]);
+        p.n = flk_divide(&p.row, shape[2]);
+        p.c *= N;
+    } else {
+        p.column = i;
+        p.row = flk_divide(&p.column, shape[3]);
+        p.c = flk_divide(&p.row, shape[2]);
+        p.n = flk_divide(&p.c, shape[1]);
+    }
     return p;
 }
 static __device__ __forceinline__ int64_t flk_at(const flk_operand &t, const flk_pixel &p,
@@ -29,49 +40,69 @@ static __device__ __forceinline__ int64_t flk_windows(const flk_pool &a, int d, 
     return end < a.pooled[2 + d] ? end : a.pooled[2 + d];
 }
 
+/* Stores indices in windows or, in an i64 tensor, in the image. */
+template <int N>
+static __device__ __forceinline__ void flk_store_places(const flk_pool &a, const flk_pixel &p, const int *k) {
+    const int64_t at = flk_at(a.index, p, p.row, p.column), wide = a.kernel[1];
+    uint8_t in_window[16] = {};
+    for (int j = 0; j < N && a.index.dtype == FLK_I64; j++)
+        ((int64_t *)a.index.p)[at + j] =
+            (p.row * a.stride[0] + k[j] / wide - a.pad[0]) * a.image[3] + p.column * a.stride[1] +
+            k[j] % wide - a.pad[1];
+    if (a.index.dtype == FLK_I64) return;
+#pragma unroll
+    for (int j = 0; j < N; j++) in_window[j] = (uint8_t)k[j];
+    flk_store_each<uint8_t>(a.index, at, N, in_window);
+}
+
 /* y and index of x: the first maximum; NaN counts as the maximum. */
-template <class T> __global__ void flk_max_pool_kernel(flk_pool a) {
+template <class T, int D, int N> __global__ void flk_max_pool_kernel(flk_pool a) {
     const int64_t i = flk_thread();
-    if (i >= a.pooled[0] * a.pooled[1] * a.pooled[2] * a.pooled[3]) return;
-    const flk_pixel p = flk_pixel_of(i, a.pooled);
-    T best = 0;
-    int64_t place = -1;
-    for (int64_t ky = 0; ky < a.kernel[0]; ky++) {
+    if (i >= a.threads) return;
+    const flk_pixel p = flk_pixel_of<N>(a, i, a.pooled);
+    T best[N] = {}, v[N];
+    int place[N];
+    for (int j = 0; j < N; j++) place[j] = -1;
+    for (int ky = 0; ky < a.kernel[0]; ky++) {
         const int64_t row = p.row * a.stride[0] + ky - a.pad[0];
-        for (int64_t kx = 0; kx < a.kernel[1] && row >= 0 && row < a.image[2]; kx++) {
+        for (int kx = 0; kx < a.kernel[1] && row >= 0 && row < a.image[2]; kx++) {
             const int64_t column = p.column * a.stride[1] + kx - a.pad[1];
             if (column < 0 || column >= a.image[3]) continue;
-            const T v = flk_load_at<T>(a.in.p, a.in.dtype, flk_at(a.in, p, row, column));
-            if (place >= 0 && !(v > best || (v != v && best == best))) continue;
-            best = v;
-            place = a.index.dtype == FLK_U8 ? ky * a.kernel[1] + kx : row * a.image[3] + column;
+            flk_load_some<D, N>(a.in, flk_at(a.in, p, row, column), v);
+#pragma unroll
+            for (int j = 0; j < N; j++) {
+                if (place[j] >= 0 && !(v[j] > best[j] || (v[j] != v[j] && best[j] == best[j]))) continue;
+                best[j] = v[j];
+                place[j] = ky * (int)a.kernel[1] + kx;
+            }
         }
     }
-    flk_store(a.out, flk_at(a.out, p, p.row, p.column), best);
-    const int64_t at = flk_at(a.index, p, p.row, p.column);
-    if (a.index.dtype == FLK_U8)
-        ((uint8_t *)a.index.p)[at] = (uint8_t)place;
-    else
-        ((int64_t *)a.index.p)[at] = place;
+    flk_store_some<D, N>(a.out, flk_at(a.out, p, p.row, p.column), best);
+    flk_store_places<N>(a, p, place);
 }
 
 /* dx of dy, by the positions in windows. */
-template <class T> __global__ void flk_max_pool_grad_kernel(flk_pool a) {
+template <class T, int D, int N> __global__ void flk_max_pool_grad_kernel(flk_pool a) {
     const int64_t i = flk_thread();
-    if (i >= a.image[0] * a.image[1] * a.image[2] * a.image[3]) return;
-    const flk_pixel p = flk_pixel_of(i, a.image);
+    if (i >= a.threads) return;
+    const flk_pixel p = flk_pixel_of<N>(a, i, a.image);
     int64_t first[2];
     const int64_t rows = flk_windows(a, 0, p.row, &first[0]),
                   columns = flk_windows(a, 1, p.column, &first[1]);
-    T sum = 0;
+    T sum[N] = {}, dy[N];
+    uint8_t place[16];
     for (int64_t y = first[0]; y < rows; y++)
         for (int64_t x = first[1]; x < columns; x++) {
             const int64_t ky = p.row + a.pad[0] - y * a.stride[0],
                           kx = p.column + a.pad[1] - x * a.stride[1];
-            if (((const uint8_t *)a.index.p)[flk_at(a.index, p, y, x)] == ky * a.kernel[1] + kx)
-                sum += flk_load_at<T>(a.in.p, a.in.dtype, flk_at(a.in, p, y, x));
+            const int k = (int)(ky * a.kernel[1] + kx);
+            flk_load_some<FLK_U8, N>(a.index, flk_at(a.index, p, y, x), place);
+            flk_load_some<D, N>(a.in, flk_at(a.in, p, y, x), dy);
+#pragma unroll
+            for (int j = 0; j < N; j++)
+                if (place[j] == k) sum[j] += dy[j];
         }
-    flk_store(a.out, flk_at(a.out, p, p.row, p.column), sum);
+    flk_store_some<D, N>(a.out, flk_at(a.out, p, p.row, p.column), sum);
 }
 
 /* Number of elements of the image, or of image and padding, in window (y, x). */
@@ -87,52 +118,75 @@ static __device__ __forceinline__ int64_t flk_window_size(const flk_pool &a, int
     return size;
 }
 
-template <class T> __global__ void flk_avg_pool_kernel(flk_pool a) {
+template <class T, int D, int N> __global__ void flk_avg_pool_kernel(flk_pool a) {
     const int64_t i = flk_thread();
-    if (i >= a.pooled[0] * a.pooled[1] * a.pooled[2] * a.pooled[3]) return;
-    const flk_pixel p = flk_pixel_of(i, a.pooled);
-    T sum = 0;
+    if (i >= a.threads) return;
+    const flk_pixel p = flk_pixel_of<N>(a, i, a.pooled);
+    T sum[N] = {}, v[N];
     for (int64_t ky = 0; ky < a.kernel[0]; ky++) {
         const int64_t row = p.row * a.stride[0] + ky - a.pad[0];
         for (int64_t kx = 0; kx < a.kernel[1] && row >= 0 && row < a.image[2]; kx++) {
             const int64_t column = p.column * a.stride[1] + kx - a.pad[1];
-            if (column >= 0 && column < a.image[3])
-                sum += flk_load_at<T>(a.in.p, a.in.dtype, flk_at(a.in, p, row, column));
+            if (column < 0 || column >= a.image[3]) continue;
+            flk_load_some<D, N>(a.in, flk_at(a.in, p, row, column), v);
+#pragma unroll
+            for (int j = 0; j < N; j++) sum[j] += v[j];
         }
     }
-    flk_store(a.out, flk_at(a.out, p, p.row, p.column),
-              sum / (T)flk_window_size(a, p.row, p.column));
+    const T size = (T)flk_window_size(a, p.row, p.column);
+#pragma unroll
+    for (int j = 0; j < N; j++) sum[j] /= size;
+    flk_store_some<D, N>(a.out, flk_at(a.out, p, p.row, p.column), sum);
 }
 
-template <class T> __global__ void flk_avg_pool_grad_kernel(flk_pool a) {
+template <class T, int D, int N> __global__ void flk_avg_pool_grad_kernel(flk_pool a) {
     const int64_t i = flk_thread();
-    if (i >= a.image[0] * a.image[1] * a.image[2] * a.image[3]) return;
-    const flk_pixel p = flk_pixel_of(i, a.image);
+    if (i >= a.threads) return;
+    const flk_pixel p = flk_pixel_of<N>(a, i, a.image);
     int64_t first[2];
     const int64_t rows = flk_windows(a, 0, p.row, &first[0]),
                   columns = flk_windows(a, 1, p.column, &first[1]);
-    T sum = 0;
+    T sum[N] = {}, dy[N];
     for (int64_t y = first[0]; y < rows; y++)
-        for (int64_t x = first[1]; x < columns; x++)
-            sum += flk_load_at<T>(a.in.p, a.in.dtype, flk_at(a.in, p, y, x)) /
-                   (T)flk_window_size(a, y, x);
-    flk_store(a.out, flk_at(a.out, p, p.row, p.column), sum);
+        for (int64_t x = first[1]; x < columns; x++) {
+            const T size = (T)flk_window_size(a, y, x);
+            flk_load_some<D, N>(a.in, flk_at(a.in, p, y, x), dy);
+#pragma unroll
+            for (int j = 0; j < N; j++) sum[j] += dy[j] / size;
+        }
+    flk_store_some<D, N>(a.out, flk_at(a.out, p, p.row, p.column), sum);
 }
 
-template <class T> static const char *flk_pool_of(const flk_pool *a, int which) {
+/* Whether vectors of 8 channels of t begin at multiples of their size, or of 16 bytes. */
+static bool flk_channels_fit(const flk_operand &t) {
+    const int bytes = t.dtype == FLK_U8 ? 8 : 16;
+    uint64_t places = (uint64_t)(uintptr_t)t.p;
+    for (int d = 0; t.p && d < 4; d++)
+        if (d != 1) places |= (uint64_t)(t.stride[d] * flk_size(t.dtype));
+    return places % (unsigned)bytes == 0;
+}
+
+template <class T> static const char *flk_pool_of(const flk_pool *given, int which) {
     const bool grad = which == FLK_MAX_POOL_GRAD || which == FLK_AVG_POOL_GRAD;
-    const int64_t *s = grad ? a->image : a->pooled, n = s[0] * s[1] * s[2] * s[3];
-    if (!n) return NULL;
+    flk_pool own = *given, *a = &own;
+    const int64_t *s = grad ? a->image : a->pooled;
+    const flk_operand *const all[] = {&a->in, &a->out, &a->index};
+    a->last = s[1] > 1;
+    for (int k = 0; k < 3; k++) a->last &= !all[k]->p || all[k]->stride[1] == 1;
+    const bool fits = a->last && sizeof(T) == 4 && s[1] % 8 == 0 && flk_aligned(all, 2, a->in.dtype) &&
+                      flk_channels_fit(a->in) && flk_channels_fit(a->out) && flk_channels_fit(a->index);
+    const int each = fits ? 8 : 1;
+    a->threads = s[0] * s[1] / each * s[2] * s[3];
+    if (!a->threads) return NULL;
+#define FLK_POOL(kernel) \
+    FLK_BY_CHANNELS(kernel, T, each, a->in.dtype, flk_blocks(a->threads), *a)
     switch (which) {
-    case FLK_MAX_POOL:
-        return FLK_LAUNCH(flk_max_pool_kernel<T>, flk_blocks(n), FLK_BLOCK, *a);
-    case FLK_MAX_POOL_GRAD:
-        return FLK_LAUNCH(flk_max_pool_grad_kernel<T>, flk_blocks(n), FLK_BLOCK, *a);
-    case FLK_AVG_POOL:
-        return FLK_LAUNCH(flk_avg_pool_kernel<T>, flk_blocks(n), FLK_BLOCK, *a);
-    default:
-        return FLK_LAUNCH(flk_avg_pool_grad_kernel<T>, flk_blocks(n), FLK_BLOCK, *a);
+    case FLK_MAX_POOL: return FLK_POOL(flk_max_pool_kernel);
+    case FLK_MAX_POOL_GRAD: return FLK_POOL(flk_max_pool_grad_kernel);
+    case FLK_AVG_POOL: return FLK_POOL(flk_avg_pool_kernel);
+    default: return FLK_POOL(flk_avg_pool_grad_kernel);
     }
+#undef FLK_POOL
 }
 
 const char *flk_pool2d(const flk_pool *a, int which, int dtype) {
