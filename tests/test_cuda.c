@@ -750,6 +750,34 @@ TEST(a_batch_norm_is_three_launches_forward_and_three_backward) {
     fl_nn_free(net);
 }
 
+/* By cuDNN: no kernel of ours runs. NaN stays NaN. */
+TEST(a_convolution_with_bias_and_relu_is_one_plan) {
+    NEEDS_EMULATION;
+    const char *const backends[] = {"cpu", "cuda"};
+    fl_tensor *y[2];
+    int64_t launches = 0;
+    for (int on = 0; on < 2; on++) {
+        fl_rng rng = {5, 0};
+        CHECK(fl_backend_set_default(backends[on]));
+        fl_tensor *x = fl_channels_last(fl_normal(FL_SHAPE(2, 8, 7, 6), 0, 1, FL_F32, &rng));
+        fl_tensor *w = fl_channels_last(fl_normal(FL_SHAPE(16, 8, 3, 3), 0, 0.1, FL_F32, &rng));
+        fl_tensor *b = fl_normal(FL_SHAPE(16), 0, 1, FL_F32, &rng);
+        CHECK(fl_assign(fl_slice(b, 0, 3, 4, 1), fl_num(NAN)) && fl_sync(x) && fl_sync(w) && fl_sync(b));
+        launches = cuda_emu_launches();
+        y[on] = fl_conv(x, w, b, .pad = {1, 1}, .relu = true);
+        CHECK(y[on] && fl_sync(y[on]));
+        launches = cuda_emu_launches() - launches;
+        y[on] = fl_to(y[on], "cpu");
+    }
+    CHECK_EQ_INT(launches, 0);
+    CHECK(fl_backend_set_default("cpu"));
+    fl_tensor *nan = fl_isnan(y[0]), *off = fl_abs(fl_sub(y[1], y[0]));
+    CHECK(fl_item(fl_all(fl_eq(nan, fl_isnan(y[1])), FL_ALL_AXES)) == 1);
+    CHECK_EQ_INT(fl_item(fl_sum(fl_cast(nan, FL_F32), FL_ALL_AXES)), 2 * 7 * 6);
+    CHECK(fl_item(fl_amax(fl_where(nan, fl_num(0), off), FL_ALL_AXES)) < 1e-5);
+    CHECK(fl_item(fl_amin(fl_where(nan, fl_num(0), y[1]), FL_ALL_AXES)) >= 0);
+}
+
 /* bench/README.md has this list. Only what has no composition is copied to the cpu. */
 TEST(what_the_cpu_alone_has_a_kernel_for_is_known) {
     static const char *const known[] = {"lu_factor", "solve", "solve_triangular", "cholesky", "qr",

@@ -61,7 +61,7 @@ typedef struct fl__dnn_tensor {
 enum { FL__DNN_CONV, FL__DNN_GRAD_INPUT, FL__DNN_GRAD_WEIGHT, FL__DNN_CONV_BIAS, FL__DNN_ATTENTION,
        FL__DNN_ATTENTION_GRAD, FL__DNN_OPS };
 typedef struct fl__dnn_shape {
-    int64_t op, ordinal, align, exact, pad_lo[2], pad_hi[2], stride[2], dilation[2];
+    int64_t op, ordinal, align, exact, relu, pad_lo[2], pad_hi[2], stride[2], dilation[2];
     fl__dnn_tensor t[FL__DNN_TENSORS]; /* dims all 0: absent */
 } fl__dnn_shape;
 
@@ -174,11 +174,14 @@ static void fl__dnn_add_op(fl__dnn_graph *g, fl__dnn_desc d) {
 /* y = f(x), f(x, b) or f(x, b, t), computed in `type`; index functions count along `axis`. */
 static fl__dnn_desc fl__dnn_compute(fl__dnn_graph *g, int mode, int32_t type, int64_t axis,
                                     const fl__dnn_desc in[3], fl__dnn_desc y) {
+    const int propagates = FL__PROPAGATE_NAN;
     const fl__dnn_desc f = fl__dnn_new(g, FL__BACKEND_POINTWISE_DESCRIPTOR);
     fl__dnn_set(g, f, FL__ATTR_POINTWISE_MODE, FL__TYPE_POINTWISE_MODE, 1, &mode);
     fl__dnn_set(g, f, FL__ATTR_POINTWISE_MATH_PREC, FL__TYPE_DATA_TYPE, 1, &type);
     if (mode == FL__POINTWISE_GEN_INDEX)
         fl__dnn_set(g, f, FL__ATTR_POINTWISE_AXIS, FL__TYPE_INT64, 1, &axis);
+    if (mode == FL__POINTWISE_RELU_FWD)
+        fl__dnn_set(g, f, FL__ATTR_POINTWISE_NAN_PROPAGATION, FL__TYPE_NAN_PROPOGATION, 1, &propagates);
     fl__dnn_done(g, f);
     const fl__dnn_desc d = fl__dnn_new(g, FL__BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
     fl__dnn_link(g, d, FL__ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, f);
@@ -233,7 +236,7 @@ static fl__dnn_desc fl__dnn_reshaped(fl__dnn_graph *g, fl__dnn_desc x, fl__dnn_d
 
 /* ---- graphs ---- */
 
-/* y = conv(x, w) [+ bias]. t: x, w, y, or the gradient in place of one of them; [bias]. */
+/* y = conv(x, w) [+ bias, [at least 0]]. t: x, w, y, or the gradient in place of one of them; [bias]. */
 static void fl__dnn_conv(fl__dnn_graph *g) {
     static const struct {
         unsigned kind, alpha; /* then beta and the convolution */
@@ -271,7 +274,10 @@ static void fl__dnn_conv(fl__dnn_graph *g) {
     fl__dnn_link(g, d, ops[s->op].w, w);
     fl__dnn_link(g, d, ops[s->op].y, sum);
     fl__dnn_add_op(g, d);
-    if (bias) fl__dnn_pointwise(g, FL__POINTWISE_ADD, sum, fl__dnn_real(g, 3), y);
+    if (!bias) return;
+    const fl__dnn_desc biased = s->relu ? fl__dnn_inner(g, s->t[2].dim, s->t[2].stride, FL__DATA_FLOAT) : y;
+    fl__dnn_pointwise(g, FL__POINTWISE_ADD, sum, fl__dnn_real(g, 3), biased);
+    if (s->relu) fl__dnn_pointwise(g, FL__POINTWISE_RELU_FWD, biased, NULL, y);
 }
 
 /* Indices of the tensors of attention and its gradient, K and V transposed where needed, and of numbers. */
@@ -643,7 +649,8 @@ static bool fl__dnn_conv_of(const fl_call *c, fl__dnn_use *u) {
     const bool input = c->op == FL_OP_conv2d_grad_input, weight = c->op == FL_OP_conv2d_grad_weight;
     fl_tensor *out = c->out[0];
     const bool bias = u->shape.op == FL__DNN_CONV_BIAS;
-    if (a->relu) return false; /* composed, of this op without relu */
+    if (a->relu && !bias) return false;
+    u->shape.relu = a->relu;
     if (bias) u->shape.op = FL__DNN_CONV;
     u->t[0] = input ? out : c->in[0];
     u->t[1] = weight ? out : c->in[1];

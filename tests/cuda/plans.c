@@ -121,6 +121,9 @@ static void ask_conv(int i, fl_dtype d, bool last, const char *how) {
         fl_call with_bias = c;
         with_bias.op = fl_op_conv2d_bias, with_bias.n_in = 3, with_bias.in[2] = b;
         ask(convs[i].model, "conv2d_bias", how, &with_bias, x);
+        a.relu = !strcmp(convs[i].model, "alexnet") || !strcmp(convs[i].model, "vgg16");
+        if (a.relu) ask(convs[i].model, "conv2d_bias with relu", how, &with_bias, x);
+        a.relu = false;
     }
     c = (fl_call){
         .op = FL_OP_conv2d_grad_weight, .n_out = 1, .n_in = 2, .out = {w}, .in = {x, y}, .args = &a};

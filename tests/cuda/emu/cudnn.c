@@ -20,7 +20,7 @@ struct fl__dnn_library {
 typedef struct desc {
     unsigned kind;
     bool done;
-    int32_t type, mode;
+    int32_t type, mode, nan;
     int64_t dim[4], stride[4], id, align, axis, n_ops, n_ids, pre[2], post[2], dilation[2], step[2];
     bool inner, number;
     float alpha, beta;
@@ -89,6 +89,7 @@ static double pointwise(int mode, double x, double b, double t) {
     case FL__POINTWISE_SUB: return x - b;
     case FL__POINTWISE_EXP: return exp(x);
     case FL__POINTWISE_LOG: return log(x);
+    case FL__POINTWISE_RELU_FWD: return x <= 0 ? 0 : x;
     case FL__POINTWISE_CMP_GE: return x >= b;
     case FL__POINTWISE_BINARY_SELECT: return t != 0 ? x : b;
     default: return x;
@@ -281,6 +282,7 @@ static int set(desc *d, unsigned a, int64_t n, const void *v) {
         FIELD(POINTWISE_MODE, mode, 1),
         FIELD(POINTWISE_MATH_PREC, type, 1),
         FIELD(POINTWISE_AXIS, axis, 1),
+        FIELD(POINTWISE_NAN_PROPAGATION, nan, 1),
         FIELD(MATMUL_COMP_TYPE, type, 1),
         FIELD(REDUCTION_OPERATOR, mode, 1),
         FIELD(REDUCTION_COMP_TYPE, type, 1),
@@ -366,6 +368,8 @@ static int check(const desc *d) {
     case FL__BACKEND_OPERATION_POINTWISE_DESCRIPTOR:
         if ((d->in[4] != NULL) != (c->mode == FL__POINTWISE_BINARY_SELECT))
             return bad("a choice without a condition, or a condition without one", c->mode);
+        if (c->mode == FL__POINTWISE_RELU_FWD && c->nan != FL__PROPAGATE_NAN)
+            return bad("a relu that drops NaN", c->mode);
         return fits(x, y) && (!w || fits(w, y)) && (!d->in[4] || fits(d->in[4], y))
                    ? 0
                    : bad("a pointwise operation's shapes", c->mode);
