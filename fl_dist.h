@@ -39,6 +39,12 @@
      Failure   The first failure (a rank died, hangs, left, made a different call, or had an error) ends the
                group permanently. fl_dist_failure tells which; all further calls fail. Nothing hangs or
                aborts, so results can still be saved.
+     GPUs      With NCCL (FL_DIST=nccl, backend cuda) tensors are on the rank's device: that of the default
+               backend, for which fl_dist_init chooses the local rank's if it is "cuda" and there are
+               several. fl_dist_wait waits until a call is on the device's stream, and later work on its
+               tensors comes after it; fl_sync and fl_dist_barrier wait for the device. So a failure may be
+               reported by a call after the one that it spoiled: what was computed since the last barrier
+               is undefined, and fl_dist_save_checkpoint has one.
      Trust     A rank may join if it knows the token (.token, FL_DIST_TOKEN); rank 0 proves to it that it
                knows the token too, and distributes a random secret of the job, which both ends of each data
                connection prove to each other. Proofs are keyed hashes (SipHash-2-4) of fresh random

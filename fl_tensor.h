@@ -272,9 +272,10 @@ FL_API fl_tensor *fl_to(fl_tensor *t, const char *backend);
 
 /* >>read --------------------------------------------------------------------------------------- */
 
-typedef enum fl_access { FL_READ = 1, FL_WRITE = 2 } fl_access;
+typedef enum fl_access { FL_READ = 1, FL_WRITE = 2, FL_ON_DEVICE = 4 } fl_access;
 /* Host address of element [0, ...]; the others follow t->stride. Valid until fl_unmap with the same access
-   (FL_READ, FL_WRITE or both). Waits for pending work on t. FL_WRITE counts as an in-place write. NULL after
+   (FL_READ, FL_WRITE or both). Waits for pending work on t. FL_WRITE counts as an in-place write. With
+   FL_ON_DEVICE: the address for kernels on t's device, without waiting for it: see fl_buffer_use. NULL after
    an error. */
 FL_API void *fl_map(fl_tensor *t, int access);
 FL_API void fl_unmap(fl_tensor *t, int access);

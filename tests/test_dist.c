@@ -2,6 +2,7 @@
    against one rank, and what each failure, mismatch and mistake says */
 #include "../fl_backend.h"
 #include "dist.h"
+#include <dlfcn.h>
 #include <net/if.h>
 #include <pthread.h>
 #include <sys/ioctl.h>
@@ -10,7 +11,6 @@
 #include <sys/stat.h>
 #include "../examples/extend/naive.h"
 #include "../kernels/cpu/bf16.h"
-#include "../kernels/dist/nccl.h"
 #include "../kernels/dist/sim.h"
 
 /* ---- collectives ---- */
@@ -1009,7 +1009,7 @@ TEST(a_second_rank_of_one_number_is_refused) {
 
 static bool meet_over(const fl_dist_store *store, int rank, const char *secret, double seconds, int *fd) {
     return fl_dist_connect_ranks(&(fl_dist_rendezvous){rank, 2, "127.0.0.1", "all", store,
-                                                       fl_dist_now() + seconds, (const uint8_t *)secret},
+                                                       fl_dist_now() + seconds, (const uint8_t *)secret, rank},
                                  fd);
 }
 /* A stranger connects to rank 0 before rank 1 does, and 0 says nothing, 1 says that it is rank 1, 2 claims to
@@ -1396,259 +1396,76 @@ TEST(simulated_time_is_the_formula) {
     }
 }
 
-/* ---- NCCL, by a table that stands for it ---- */
+/* ---- NCCL between emulated devices, by the mock of tests/cuda/emu/nccl.c ---- */
 
-static struct {
-    int calls, fails_at, in_progress, ready_after;
-    bool abort_hangs;
-    char log[512];
-} mock;
-static int mock_call(const char *name) {
-    if (strlen(mock.log) + strlen(name) + 2 < sizeof mock.log) strcat(strcat(mock.log, name), " ");
-    return ++mock.calls == mock.fails_at ? 5 : 0;
-}
-static int mock_get_id(nccl_id *id) {
-    memset(id, 7, sizeof *id);
-    return mock_call("id");
-}
-static int mock_init(void **comm, int size, nccl_id id, int rank, nccl_config *config) {
-    *comm = &mock;
-    const int e =
-        mock_call(size == 1 && rank == 0 && id.bytes[5] == 7 && !config->blocking ? "init" : "INIT");
-    return e ? e : NCCL_IN_PROGRESS;
-}
-static int mock_async(void *comm, int *error) {
-    CHECK(comm == &mock);
-    *error = mock.in_progress-- > 0 ? NCCL_IN_PROGRESS : 0;
-    return 0;
-}
-static int mock_abort(void *comm) {
-    (void)comm;
-    mock_call("abort");
-    while (__atomic_load_n(&mock.abort_hangs, __ATOMIC_RELAXED)) usleep(1000);
-    return 0;
-}
-static int mock_destroy(void *comm) {
-    (void)comm;
-    return mock_call("destroy");
-}
-static const char *mock_text(int error) {
-    return error == 5 ? "invalid usage" : "?";
-}
-static int mock_all_reduce(const void *in, void *out, size_t n, int dtype, int op, void *comm,
-                           void *stream) {
-    (void)comm, (void)stream;
-    return mock_call(in == out && n == 8 && dtype == 7 && op == 0 ? "all_reduce" : "ALL_REDUCE");
-}
-static int mock_broadcast(const void *in, void *out, size_t n, int dtype, int root, void *comm,
-                          void *stream) {
-    (void)in, (void)out, (void)comm, (void)stream;
-    return mock_call(n == 32 && dtype == 0 && root == 0 ? "broadcast" : "BROADCAST");
-}
-static int mock_query(void *stream) {
-    (void)stream;
-    return mock.ready_after-- > 0 ? NCCL_NOT_READY : 0;
-}
-static int mock_pointer(void *value, int attribute, uintptr_t pointer) {
-    (void)attribute, (void)pointer;
-    *(unsigned *)value = 2;
-    return 0;
-}
-static bool mock_set(const fl_dist_store *self, const char *key, const void *bytes, size_t n) {
-    (void)self, (void)bytes;
-    return n == 128 && !strcmp(key, "nccl/all");
-}
+extern void cuda_emu_seed(uint64_t seed) __attribute__((weak));
+extern void cuda_emu_drop_waits(int drop) __attribute__((weak)); /* streams wait for nothing */
+extern int64_t cuda_emu_launches(void) __attribute__((weak));
+extern const fl_device *fl__cuda_pinned(void) __attribute__((weak));
 
-/* Opens, runs two calls, closes; false at the first failure. */
-static bool nccl_session(void) {
-    static const nccl_table table = {.get_id = mock_get_id,
-                                     .init = mock_init,
-                                     .async_error = mock_async,
-                                     .abort = mock_abort,
-                                     .destroy = mock_destroy,
-                                     .text = mock_text,
-                                     .all_reduce = mock_all_reduce,
-                                     .broadcast = mock_broadcast,
-                                     .query = mock_query,
-                                     .pointer = mock_pointer};
-    const fl_dist_store store = {.set = mock_set};
-    float x[8] = {0};
-    nccl_use(&table);
-    mock.log[0] = '\0', mock.calls = 0, mock.in_progress = 3;
-    void *g = fl_dist_nccl.open(&(fl_dist_rendezvous){0, 1, "", "all", &store, fl_dist_now() + 5, NULL});
-    fl_dist_call c = {.kind = FL_DIST_ALL_REDUCE,
-                      .reduction = FL_DIST_AVG,
-                      .dtype = FL_F32,
-                      .count = 8,
-                      .scale = 1,
-                      .out = x,
-                      .deadline = fl_dist_now() + 0.2};
-    bool ok = g != NULL;
-    if (ok) ok = fl_dist_nccl.run(g, &c) >= FL_DIST_DONE;
-    c.kind = FL_DIST_BROADCAST;
-    if (ok) ok = fl_dist_nccl.run(g, &c) >= FL_DIST_DONE;
-    if (g && !ok) fl_dist_nccl.abort(g);
-    if (g) fl_dist_nccl.close(g);
-    nccl_use(NULL);
-    return ok;
+/* A number of the mock; NULL: it is not there. */
+static void *of_mock(const char *name) {
+    char path[600];
+    snprintf(path, sizeof path, "%s/libnccl.so.2", getenv("FL_CUDA_LIBS") ? getenv("FL_CUDA_LIBS") : "");
+    void *library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+    return library ? dlsym(library, name) : NULL;
 }
-
-TEST(nccl_by_a_mock) {
+static int *mock(const char *name) {
+    static int none;
+    int *number = of_mock(name);
+    return CHECK(number) ? number : &none;
+}
+/* Each rank has a device, and makes its tensors there. */
+static bool has_nccl(const char *devices) {
     test_errors_return();
-    mock.ready_after = 5;
-    CHECK(nccl_session());
-    CHECK_STR(mock.log, "id init");
-    CHECK_STR(mock.log, "broadcast destroy");
-    CHECK_NO_ERROR();
-    for (int k = 1; k <= 4; k++) {
-        mock.fails_at = k;
-        CHECK(!nccl_session());
-        CHECK_ERROR("invalid usage");
-        CHECK(k < 3 || strstr(mock.log, "abort"));
-    }
-    mock.fails_at = 0;
-    mock.ready_after = 1 << 30; /* a stream that never ends, then an abort that does not */
-    __atomic_store_n(&mock.abort_hangs, true, __ATOMIC_RELAXED);
-    const double begin = fl_dist_now();
-    CHECK(!nccl_session());
-    CHECK_ERROR("timeout");
-    CHECK(fl_dist_now() - begin < 4);
-    __atomic_store_n(&mock.abort_hangs, false, __ATOMIC_RELAXED);
-    nccl_use(NULL);
-    const fl_dist_store store = {.set = mock_set}; /* the library itself: not there, or without a GPU */
-    CHECK(!fl_dist_nccl.open(&(fl_dist_rendezvous){0, 1, "", "all", &store, fl_dist_now() + 5, NULL}));
-    CHECK_ERROR("nccl");
+    setenv("CUDA_EMU_DEVICES", devices, 1);
+    const bool there = cuda_emu_seed && of_mock("mock_nccl_calls") && fl_backend_set_default("cuda");
+    fl_error_clear();
+    return there;
+}
+#define NEEDS_NCCL(devices) \
+    if (!has_nccl(devices)) SKIP("NCCL: make CUDA=emu test-programs, FL_CUDA_LIBS=build/gcc-cuda-emu/mock")
+
+/* Sums of what a kernel has just written, which the next one reads. True if they are right. */
+static bool sums_on_device(fl_dist_group *d, int rank) {
+    fl_scope s = fl_scope_begin();
+    fl_tensor *t = fl_full(FL_SHAPE(1000), rank + 1, FL_F32);
+    for (int i = 0; i < 3; i++) t = fl_mul(t, fl_num(2));
+    CHECK(fl_dist_all_reduce(d, t));
+    t = fl_add(t, fl_num(1));
+    const double got = fl_item(fl_select(t, 0, 999));
+    fl_scope_end(&s);
+    return got == 25;
 }
 
-/* NCCL's table over the ring, with memory of the host: what is asked of it is done. Its id is a folder, in
-   which the ranks leave their addresses. */
-typedef struct stand_in {
-    void *ring;
-    int rank, size, n;
-    struct message {
-        bool out;
-        char *bytes;
-        size_t n;
-        int other;
-    } message[2 * DIST_MOST];
-} stand_in;
-static stand_in *standing; /* one communicator at a time */
-static int over_id(nccl_id *id) {
-    memset(id, 0, sizeof *id);
-    snprintf(id->bytes, sizeof id->bytes, "/tmp/fl-test-XXXXXX");
-    return mkdtemp(id->bytes) ? 0 : 5;
-}
-static int over_init(void **comm, int size, nccl_id id, int rank, nccl_config *config) {
-    const fl_dist_store store = {folder_set, folder_get, id.bytes};
-    stand_in *s = fl_heap_alloc(sizeof *s);
-    (void)config;
-    *s = (stand_in){.rank = rank, .size = size};
-    s->ring = fl_dist_ring.open(&(fl_dist_rendezvous){rank, size, "127.0.0.1", "nccl", &store,
-                                                      fl_dist_now() + 20,
-                                                      (const uint8_t *)id.bytes});
-    *comm = standing = s;
-    char path[160];
-    snprintf(path, sizeof path, "%s/socket-nccl-%d", id.bytes, rank);
-    unlink(path);
-    rmdir(id.bytes); /* the last one takes the folder */
-    return s->ring ? 0 : 5;
-}
-static int over_async(void *comm, int *error) {
-    return (void)comm, *error = 0, 0;
-}
-static int over_end_of(void *comm) {
-    stand_in *s = comm;
-    fl_dist_ring.close(s->ring);
-    fl_heap_free(s);
-    return 0;
-}
-static int over_run(fl_dist_kind kind, const void *in, void *out, size_t n, int dtype, int op, int root) {
-    static const fl_dtype dtypes[] = {FL_I8,  FL_U8,  FL_I32, FL_U32, FL_I64,
-                                      FL_U64, FL_F16, FL_F32, FL_F64, FL_BF16};
-    static const fl_dist_reduction ops[] = {FL_DIST_SUM, FL_DIST_SUM, FL_DIST_MAX, FL_DIST_MIN,
-                                            FL_DIST_SUM};
-    stand_in *s = standing;
-    const fl_dist_call c = {.kind = kind,
-                            .reduction = ops[op],
-                            .dtype = dtypes[dtype],
-                            .root = root,
-                            .tag = 1,
-                            .count = (int64_t)n,
-                            .scale = op == 4 ? 1.0 / s->size : 1,
-                            .in = in,
-                            .out = out,
-                            .deadline = fl_dist_now() + 20};
-    return fl_dist_run(&fl_dist_ring, s->ring, s->rank, s->size, &c) ? 0 : 5;
-}
-static int over_all_reduce(const void *in, void *out, size_t n, int dtype, int op, void *comm,
-                           void *stream) {
-    (void)in, (void)comm, (void)stream;
-    return over_run(FL_DIST_ALL_REDUCE, NULL, out, n, dtype, op, -1);
-}
-static int over_broadcast(const void *in, void *out, size_t n, int dtype, int root, void *comm,
-                          void *stream) {
-    (void)in, (void)comm, (void)stream;
-    return over_run(FL_DIST_BROADCAST, NULL, out, n, dtype, 0, root);
-}
-static int over_reduce(const void *in, void *out, size_t n, int dtype, int op, int root, void *comm,
-                       void *stream) {
-    (void)in, (void)comm, (void)stream;
-    return over_run(FL_DIST_REDUCE, NULL, out, n, dtype, op, root);
-}
-static int over_all_gather(const void *in, void *out, size_t n, int dtype, void *comm, void *stream) {
-    (void)comm, (void)stream;
-    return over_run(FL_DIST_ALL_GATHER, in, out, n, dtype, 0, -1);
-}
-static int over_reduce_scatter(const void *in, void *out, size_t n, int dtype, int op, void *comm,
-                               void *stream) {
-    (void)comm, (void)stream;
-    return over_run(FL_DIST_REDUCE_SCATTER, in, out, n, dtype, op, -1);
-}
-static int over_message(bool out, const void *bytes, size_t n, int dtype, int other, void *comm) {
-    stand_in *s = comm;
-    CHECK(dtype == 0 && s->n < 2 * DIST_MOST);
-    s->message[s->n++] = (struct message){out, (char *)(uintptr_t)bytes, n, other};
-    return NCCL_IN_PROGRESS;
-}
-static int over_send(const void *in, size_t n, int dtype, int to, void *comm, void *stream) {
-    return (void)stream, over_message(true, in, n, dtype, to, comm);
-}
-static int over_recv(void *out, size_t n, int dtype, int from, void *comm, void *stream) {
-    return (void)stream, over_message(false, out, n, dtype, from, comm);
-}
-static int over_begin(void) {
-    return standing->n = 0;
-}
-static struct message *over_find(bool out, int other) {
-    for (int k = 0; k < standing->n; k++)
-        if (standing->message[k].out == out && standing->message[k].other == other)
-            return &standing->message[k];
-    return NULL;
-}
-static int over_group(void) {
-    stand_in *s = standing;
-    bool ok = true;
-    for (int d = 0; ok && d < s->size; d++) { /* to and from whom is d further round the ring */
-        struct message *o = over_find(true, (s->rank + d) % s->size),
-                       *i = over_find(false, (s->rank + s->size - d) % s->size);
-        if (!d && o)
-            memcpy(i->bytes, o->bytes, o->n);
-        else if (d && (o || i))
-            ok = fl_dist_ring.exchange(s->ring, o ? o->other : -1, o ? o->bytes : NULL, o ? o->n : 0,
-                                       i ? i->other : -1, i ? i->bytes : NULL, i ? i->n : 0, 2,
-                                       fl_dist_now() + 20);
+static void sums_by_nccl(fl_dist_group *d, int rank, const dist_ranks *r, void *user) {
+    (void)user;
+    CHECK_STR(fl_dist_impl_name(d), "nccl");
+    fl_mem_manager *pinned = fl__cuda_pinned()->manager;
+    fl_tensor *t = fl_full(FL_SHAPE(1 << 20), rank + 1, FL_F32);
+    CHECK_STR(fl_backend_name(t), rank ? "cuda:1" : "cuda");
+    const int64_t staged = fl_mem_stats_of(pinned).gets, reads = fl_host_reads();
+    CHECK(fl_dist_all_reduce(d, t));
+    CHECK(fl_mem_stats_of(pinned).gets == staged && fl_host_reads() == reads); /* nothing through the host */
+    CHECK_NEAR(fl_item(fl_mean(t, FL_ALL_AXES)), r->n * (r->n + 1) / 2, 0);
+    int wrong = 0;
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        cuda_emu_seed(2 * seed + (uint64_t)rank);
+        CHECK(sums_on_device(d, rank));
     }
-    return ok ? 0 : 5;
+    CHECK(fl_dist_barrier(d));
+    cuda_emu_drop_waits(true); /* the check would notice */
+    for (int i = 0; i < 20; i++) wrong += !sums_on_device(d, rank);
+    cuda_emu_drop_waits(false);
+    CHECK(wrong > 0);
+    CHECK_EQ_INT(*mock("mock_nccl_refused"), 0);
 }
-static int over_alloc(uintptr_t *p, size_t n) {
-    return *p = (uintptr_t)calloc(1, n), *p ? 0 : 2;
-}
-static int over_free(uintptr_t p) {
-    return free((void *)p), 0;
+TEST(nccl_sums_tensors_of_the_device_where_they_are) {
+    NEEDS_NCCL("2");
+    dist_run("nccl", 2, sums_by_nccl, NULL);
 }
 
-static void over_nccl(fl_dist_group *d, int rank, const dist_ranks *r, void *user) {
-    CHECK_STR(fl_dist_impl_name(d), "stand-in");
+static void everything_by_nccl(fl_dist_group *d, int rank, const dist_ranks *r, void *user) {
     for (int k = 0; k < 4; k++) {
         const fl_dtype dtype = (fl_dtype[]){FL_F32, FL_I16, FL_BF16, FL_I64}[k];
         moves(d, rank, r->n, 7, dtype);
@@ -1664,40 +1481,19 @@ static void over_nccl(fl_dist_group *d, int rank, const dist_ranks *r, void *use
         if (CHECK(fl_dist_reduce(d, t, 0)) && !rank) check_reduced("reduce", t, FL_DIST_SUM, r->n, 0, 1);
         fl_scope_end(&s);
     }
+    forms(d, rank, r, NULL);
     trains_as_one(d, rank, r, user);
+    CHECK_EQ_INT(*mock("mock_nccl_refused"), 0);
+    CHECK_EQ_INT(*mock("mock_nccl_aborts"), 0);
+}
+TEST(nccl_has_every_collective_and_trains_as_one_rank) {
+    NEEDS_NCCL("4");
+    way w = {FL_F64, 5, false, false, false, 1e-9, 0};
+    dist_run("nccl", 2, everything_by_nccl, &w);
+    w.shard = true;
+    dist_run("nccl", 4, everything_by_nccl, &w);
 }
 
-TEST(data_parallel_over_the_table_of_nccl) {
-    static const nccl_table table = {.get_id = over_id,
-                                     .init = over_init,
-                                     .async_error = over_async,
-                                     .abort = over_end_of,
-                                     .destroy = over_end_of,
-                                     .text = mock_text,
-                                     .all_reduce = over_all_reduce,
-                                     .broadcast = over_broadcast,
-                                     .reduce = over_reduce,
-                                     .all_gather = over_all_gather,
-                                     .reduce_scatter = over_reduce_scatter,
-                                     .send = over_send,
-                                     .recv = over_recv,
-                                     .begin = over_begin,
-                                     .end = over_group,
-                                     .query = mock_query,
-                                     .pointer = mock_pointer,
-                                     .alloc = over_alloc,
-                                     .free = over_free};
-    static fl_dist_impl impl;
-    way w = {FL_F64, 5, false, false, false, 1e-9, 0};
-    impl = fl_dist_nccl; /* this program's own, which takes the table */
-    impl.name = "stand-in";
-    nccl_use(&table);
-    REQUIRE(fl_dist_impl_use(&impl));
-    dist_run("stand-in", 2, over_nccl, &w);
-    w.shard = true;
-    dist_run("stand-in", 4, over_nccl, &w);
-    nccl_use(NULL);
-}
 /* ---- what starts ranks ---- */
 
 static char self[512];

@@ -27,7 +27,8 @@ typedef struct fl_dist_init_opts {
 } fl_dist_init_opts;
 /* Connects all ranks and returns their group; a program on one rank gets a group without communication
    (implementation "single"). Sets the size of the thread pool to the host's processors divided by its ranks,
-   unless FL_THREADS is set. NULL after fl_fail. */
+   unless FL_THREADS is set, and the default backend from cuda to the local rank's device, if it exists. NULL
+   after fl_fail. */
 #define fl_dist_init(...) fl_dist_init_opt(FL_LITERAL(fl_dist_init_opts, .guard_ = {0}, __VA_ARGS__))
 FL_API fl_dist_group *fl_dist_init_opt(fl_dist_init_opts o);
 /* Waits for outstanding calls and closes the group; all ranks call it. Close a split group before its parent.
@@ -48,7 +49,8 @@ FL_API void fl_dist_abort(fl_dist_group *d, const char *text);
 /* An asynchronous call: an object (fl_obj) owned by the scope it was made in. Freeing it, as at the end of
    the scope, waits for the call. */
 typedef struct fl_dist_work fl_dist_work;
-/* Waits until the call is done. False after fl_fail; further calls return the same. */
+/* Waits until the call is done, or on the queue of a device that does it before later work on its tensors.
+   False after fl_fail; further calls return the same. */
 FL_API bool fl_dist_wait(fl_dist_work *w);
 typedef struct fl_dist_opts {
     fl_opts_guard guard_;
@@ -58,7 +60,8 @@ typedef struct fl_dist_opts {
     char _end;
 } fl_dist_opts;
 
-/* Collectives. Tensors may have any strides and backend. After an error outputs are undefined. */
+/* Collectives. Tensors may have any strides and backend; NCCL takes those of its device. After an error
+   outputs are undefined. */
 #define FL_DIST__1(f, d, t, ...) f(d, t, FL_LITERAL(fl_dist_opts, __VA_ARGS__))
 #define FL_DIST__2(f, d, t, u, ...) f(d, t, u, FL_LITERAL(fl_dist_opts, __VA_ARGS__))
 #define FL_DIST__3(f, d, t, u, v, ...) f(d, t, u, v, FL_LITERAL(fl_dist_opts, __VA_ARGS__))
@@ -100,13 +103,17 @@ FL_API bool fl_dist_send_opt(fl_dist_group *d, fl_tensor *t, int to, fl_dist_opt
 FL_API bool fl_dist_recv_opt(fl_dist_group *d, fl_tensor *t, int from, fl_dist_opts o);
 /* Waits until all ranks have called it. */
 FL_API bool fl_dist_barrier(fl_dist_group *d);
-/* Waits for all calls started by this rank; not for other ranks. */
+/* Waits for all calls started by this rank, as fl_dist_wait does; not for other ranks. */
 FL_API bool fl_dist_sync(fl_dist_group *d);
 
 /* Registers an implementation under its name, before fl_dist_init. */
 FL_API bool fl_dist_impl_use(const fl_dist_impl *impl);
 /* The implementation of that name (NULL: the default), or NULL after fl_fail. */
 FL_API const fl_dist_impl *fl_dist_impl_named(const char *name);
+
+/* private */
+/* A tensor for data of the group's own, on a backend whose tensors it takes. */
+FL_PRIVATE fl_tensor *fl__dist_new_tensor(const fl_dist_group *d, fl_shape shape, fl_dtype dtype);
 
 #ifdef __cplusplus
 }
@@ -128,11 +135,12 @@ FL_API const fl_dist_impl *fl_dist_impl_named(const char *name);
 #ifdef FL_DIST_IMPL_H
 #include FL_DIST_IMPL_H
 #endif
-#ifndef _WIN32
+#ifdef FL_USE_CUDA
 #include "../../kernels/dist/nccl.h"
 #endif
 
-/* A call maps its tensors on the calling thread and runs on the group's thread, which handles bytes only. The
+/* A call maps its tensors on the calling thread and runs on the group's thread, which handles bytes only. An
+   implementation for a device takes tensors where they are, and a call is done when the device has it. The
    caller waits on the link's condition variable, which failures signal too, and so never blocks inside a
    communication library; the exception is short calls of an implementation whose waits an abort ends
    (prompt). A group thread that hangs in a library is abandoned, with the call and its buffers. */
@@ -150,7 +158,7 @@ struct fl_dist_work {
     fl__dist_record record;
     fl__dist_operand in, out;
     fl__dist_state state;
-    bool ok, ended; /* ended: tensors are unmapped */
+    bool ok, taken, ended; /* taken: by fl_dist_device.take; ended: tensors are unmapped */
     fl_dist_work *next;
     char error[400];
 };
@@ -166,10 +174,11 @@ struct fl_dist_group {
     fl_dist_rendezvous place;
     char prefix[64];
     uint64_t id, number, *paired; /* number of calls; of sends to, then of receives from each rank */
+    fl_dist_call latest;          /* the latest that ran */
     int splits, works;            /* works: objects that refer to the group */
     bool closed;                  /* freed with the last work */
     bool open, opened, stop, ended, abandoned;
-    char error[400]; /* error of impl->open */
+    char error[400]; /* error of impl->open, or of fl_dist_device.check */
     fl_dist_work *first, *last, *running;
     pthread_t thread, caller;
     bool called; /* by `caller` */
@@ -222,7 +231,7 @@ FL_API const fl_dist_impl *fl_dist_impl_named(const char *name) {
 #ifdef FL_USE_GLOO
         &fl_dist_gloo,
 #endif
-#ifndef _WIN32
+#ifdef FL_USE_CUDA
         &fl_dist_nccl,
 #endif
         NULL};
@@ -234,6 +243,8 @@ FL_API const fl_dist_impl *fl_dist_impl_named(const char *name) {
         fl_fail(
             "fl_dist_init: this build has no Gloo: install libgloo-dev and run make, or build with "
             "-DFL_DIST_IMPL=ring -DFL_DIST_IMPL_H='\"examples/extend/ring.h\"'");
+    else if (!strcmp(name, "nccl"))
+        fl_fail("fl_dist_init: this build has no NCCL, which comes with backend cuda: make CUDA=1");
     else
         fl_fail("fl_dist_init: unknown implementation '%s'; known: gloo, nccl, and those of fl_dist_impl_use",
                 name);
@@ -248,6 +259,24 @@ static void fl__dist_take_error(char *text, size_t size, const char *otherwise) 
     fl_error_clear();
 }
 
+static int fl__dist_world_rank(const fl_dist_group *d) {
+    while (d->parent) d = d->parent;
+    return d->rank;
+}
+
+/* Reports an error of the data connection, after half a second in which the control channel may report the
+   rank that caused it, such as one that died. Called with the lock held. */
+static void fl__dist_report_failure(fl_dist_group *d, const fl_dist_call *c, const char *error) {
+    const double until = fl_dist_now() + 0.5;
+    const bool late = fl_dist_now() >= c->deadline;
+    fl__dist_link_report(d->link);
+    while (!late && !fl__dist_link_failure(d->link) && fl_dist_now() < until)
+        fl__dist_link_wait(d->link, until);
+    fl__dist_link_fail(d->link, late ? FL_DIST_TIMEOUT : FL_DIST_BROKEN, fl__dist_world_rank(d),
+                       "rank %d in call %" PRIu64 ", %s: %s", fl__dist_world_rank(d), c->number,
+                       fl_dist_kind_name(c->kind), error);
+}
+
 /* Runs the first call of the queue. Called with the lock held. */
 static void fl__dist_run_first(fl_dist_group *d) {
     fl_dist_work *w = d->running = d->first;
@@ -255,6 +284,7 @@ static void fl__dist_run_first(fl_dist_group *d) {
     w->state = FL__DIST_RUNNING;
     d->began = fl_dist_now();
     w->call.deadline = d->began + d->timeout;
+    d->latest = w->call;
     fl__dist_link_record(d->link, &w->record);
     fl__dist_link_lock(d->link, false);
     const bool ok = fl_dist_run(d->impl, d->self, d->rank, d->size, &w->call);
@@ -264,6 +294,15 @@ static void fl__dist_run_first(fl_dist_group *d) {
     w->state = FL__DIST_FINISHED;
     d->running = NULL;
     fl__dist_link_changed(d->link);
+}
+
+/* Asks whether calls that a device runs go on. Called with the lock held. */
+static void fl__dist_check_device(fl_dist_group *d) {
+    fl__dist_link_lock(d->link, false);
+    const bool ok = d->impl->device->check(d->self);
+    if (!ok) fl__dist_take_error(d->error, sizeof d->error, "the implementation gave no error text");
+    fl__dist_link_lock(d->link, true);
+    if (!ok && !fl__dist_link_failure(d->link)) fl__dist_report_failure(d, &d->latest, d->error);
 }
 
 static void *fl__dist_group_thread(void *arg) {
@@ -276,10 +315,12 @@ static void *fl__dist_group_thread(void *arg) {
     d->opened = true;
     fl__dist_link_changed(d->link);
     while (self && !d->stop) {
-        if (d->first && !fl__dist_link_failure(d->link))
+        const bool fine = !fl__dist_link_failure(d->link), checks = fine && d->impl->device;
+        if (d->first && fine)
             fl__dist_run_first(d);
         else
-            fl__dist_link_wait(d->link, fl_dist_now() + 1);
+            fl__dist_link_wait(d->link, fl_dist_now() + (checks ? 0.05 : 1));
+        if (checks) fl__dist_check_device(d);
     }
     d->ended = true;
     fl__dist_link_changed(d->link);
@@ -309,11 +350,6 @@ static void fl__dist_fail(fl_dist_group *d, fl_dist_failure_kind kind, int rank,
     fl__dist_link_lock(d->link, true);
     fl__dist_link_fail(d->link, kind, rank, "%s", text);
     fl__dist_link_lock(d->link, false);
-}
-
-static int fl__dist_world_rank(const fl_dist_group *d) {
-    while (d->parent) d = d->parent;
-    return d->rank;
 }
 
 FL_API void fl_dist_abort(fl_dist_group *d, const char *text) {
@@ -366,6 +402,16 @@ static bool fl__dist_unmap(fl__dist_operand *side, bool ok) {
     return ok;
 }
 
+/* The backend whose tensors the group takes where they are; NULL: those of any, mapped to the host. */
+static const char *fl__dist_backend(const fl_dist_group *d) {
+    return d->self && d->impl->device ? d->impl->device->backend(d->self) : NULL;
+}
+
+FL_PRIVATE fl_tensor *fl__dist_new_tensor(const fl_dist_group *d, fl_shape shape, fl_dtype dtype) {
+    const char *backend = fl__dist_backend(d);
+    return backend ? fl_empty_on(backend, shape, dtype) : fl_empty(shape, dtype);
+}
+
 /* Maps the contiguous bytes of t until fl__dist_unmap; *bytes is NULL if t is. */
 static bool fl__dist_map(fl__dist_operand *side, fl_tensor *t, int access, void **bytes) {
     *bytes = NULL;
@@ -377,6 +423,13 @@ static bool fl__dist_map(fl__dist_operand *side, fl_tensor *t, int access, void 
     if (ok) side->user = fl_keep(t), side->dense = fl_keep(dense), side->access = access;
     fl_scope_end(&s);
     return ok;
+}
+
+/* The buffers of a work's tensors, as fl_dist_device takes them. */
+static fl_buffer *const *fl__dist_buffers(const fl_dist_work *w, fl_buffer *b[2]) {
+    b[0] = w->out.dense ? w->out.dense->buffer : NULL;
+    b[1] = w->in.dense ? w->in.dense->buffer : NULL;
+    return b;
 }
 
 /* Waits until the work is done or the group has failed; then waits another 0.2 s for a running call before
@@ -412,29 +465,17 @@ static void fl__dist_drain(fl_dist_group *d) {
         fl__dist_await_work(d, d->last ? d->last : d->running);
 }
 
-/* Reports an error of the data connection, after half a second in which the control channel may report the
-   rank that caused it, such as one that died. */
-static void fl__dist_report_failure(fl_dist_group *d, const fl_dist_work *w) {
-    const double until = fl_dist_now() + 0.5;
-    const bool late = fl_dist_now() >= w->call.deadline;
-    fl__dist_link_report(d->link);
-    while (!late && !fl__dist_link_failure(d->link) && fl_dist_now() < until)
-        fl__dist_link_wait(d->link, until);
-    fl__dist_link_fail(d->link, late ? FL_DIST_TIMEOUT : FL_DIST_BROKEN, fl__dist_world_rank(d),
-                       "rank %d in call %" PRIu64 ", %s: %s", fl__dist_world_rank(d), w->call.number,
-                       fl_dist_kind_name(w->call.kind), w->error);
-}
-
 FL_API bool fl_dist_wait(fl_dist_work *w) {
     static const char fn[] = "fl_dist_wait";
     char text[512] = "";
+    fl_buffer *b[2];
     if (!w) return fl_error() ? false : fl_fail("%s: w is NULL", fn);
     fl_dist_group *d = w->group;
     if (!w->ended && d && d->link) {
         fl__dist_link_lock(d->link, true);
         fl__dist_await_work(d, w);
         if (w->state == FL__DIST_FINISHED && !w->ok && *w->error && !fl__dist_link_failure(d->link))
-            fl__dist_report_failure(d, w);
+            fl__dist_report_failure(d, &w->call, w->error);
         const fl_dist_failure_info *f = fl__dist_link_failure(d->link);
         if (!w->ok && f) snprintf(text, sizeof text, "%s", f->text);
         const bool over = w->state == FL__DIST_FINISHED;
@@ -444,6 +485,7 @@ FL_API bool fl_dist_wait(fl_dist_work *w) {
     }
     if (!w->ended) {
         w->ended = true;
+        if (w->taken && !w->held->impl->device->release(&w->call, fl__dist_buffers(w, b))) w->ok = false;
         fl__dist_unmap(&w->in, false);
         if (!fl__dist_unmap(&w->out, w->ok) && w->ok)
             w->ok = false, snprintf(w->error, sizeof w->error, "the result could not be copied");
@@ -557,6 +599,14 @@ static int64_t fl__dist_count(const fl_dist_group *d, const fl__dist_signature *
     if (n_out && !fl_is_writable(f->fn, out)) return -1;
     if (!n_out && !n_in) return 0;
     const fl_tensor *one = n_out ? out : in;
+    const char *backend = fl__dist_backend(d);
+    for (int i = 0; i < 2 && backend; i++) {
+        const fl_tensor *t = i ? in : out;
+        if ((i ? n_in : n_out) && strcmp(fl_backend_name(t), backend))
+            return fl_fail("%s: got a tensor on '%s', expected one on '%s', which %s takes: fl_to", f->fn,
+                           fl_backend_name(t), backend, d->impl->name),
+                   -1;
+    }
     const int64_t parts = n_out ? n_out : n_in, n = fl_numel(one) / parts;
     if (n_out && n_in && (out->dtype != in->dtype || fl_numel(out) != n * n_out || fl_numel(in) != n * n_in))
         return fl_fail("%s: out %s %s does not match in %s %s with %d ranks", f->fn,
@@ -582,20 +632,20 @@ static bool fl__dist_call(fl_dist_group *d, fl_dist_kind kind, fl_tensor *out, f
     fl_scope s = fl_scope_begin();
     fl_dist_work *w = fl_obj_new(sizeof *w, fl__dist_drop_work);
     void *out_bytes = NULL, *in_bytes = NULL;
+    fl_buffer *b[2];
+    const char *backend = fl__dist_backend(d);
+    const int access = backend ? FL_ON_DEVICE : 0;
     bool ok = w != NULL;
     if (ok) {
         w->group = w->held = d;
         d->works++;
-        w->ended = w->ok = false;
+        w->ended = w->ok = w->taken = false;
         w->state = FL__DIST_FINISHED;
-        ok = fl__dist_map(&w->out, out, FL_WRITE | (f->out == '=' ? FL_READ : 0), &out_bytes) &&
-             fl__dist_map(&w->in, in, FL_READ, &in_bytes);
+        ok = fl__dist_map(&w->out, out, access | FL_WRITE | (f->out == '=' ? FL_READ : 0), &out_bytes) &&
+             fl__dist_map(&w->in, in, access | FL_READ, &in_bytes);
         snprintf(w->error, sizeof w->error, "the tensors could not be mapped");
-        if (!ok) w->group = NULL;
     }
     if (ok) {
-        w->error[0] = '\0';
-        w->state = FL__DIST_QUEUED_CALL;
         w->call = (fl_dist_call){.kind = kind,
                                  .reduction = o.op,
                                  .dtype = one ? one->dtype : FL_DTYPE_NONE,
@@ -605,6 +655,12 @@ static bool fl__dist_call(fl_dist_group *d, fl_dist_kind kind, fl_tensor *out, f
                                  .in = in_bytes,
                                  .out = out_bytes};
         if (o.op == FL_DIST_AVG) w->call.scale /= d->size;
+        if (backend) ok = w->taken = d->impl->device->take(d->self, &w->call, fl__dist_buffers(w, b));
+    }
+    if (w && !ok) w->group = NULL;
+    if (ok) {
+        w->error[0] = '\0';
+        w->state = FL__DIST_QUEUED_CALL;
         fl__dist_number(d, w);
         ok = fl__dist_submit(d, w, !o.work);
         if (!o.work) ok = fl_dist_wait(w) && ok;
@@ -725,7 +781,8 @@ static bool fl__dist_start(fl_dist_group *d, double deadline) {
                                     .prefix = d->prefix,
                                     .store = fl__dist_link_store(d->link),
                                     .deadline = deadline,
-                                    .secret = fl__dist_link_secret(d->link)};
+                                    .secret = fl__dist_link_secret(d->link),
+                                    .local_rank = d->local_rank};
     if (!fl__dist_thread_start(&d->thread, fl__dist_group_thread, d)) return false;
     fl__dist_link_lock(d->link, true);
     while (!d->opened && !fl__dist_link_failure(d->link) && fl_dist_now() < deadline + 1)
@@ -804,6 +861,10 @@ FL_API fl_dist_group *fl_dist_init_opt(fl_dist_init_opts o) {
     if (!d) return NULL;
     d->local_rank = w.local_rank;
     d->impl = impl;
+#ifdef FL_USE_CUDA
+    if (!nccl__default_device())
+        fl_backend_set_default(fl__cuda_device(nccl__local_device(d->local_rank))->name);
+#endif
     snprintf(d->prefix, sizeof d->prefix, "all");
     bool ok = w.size == 1;
     if (!ok && (d->link = fl__dist_link_open(&w, token, o.iface, fl_option(o.heartbeat, 5), deadline))) {
@@ -858,10 +919,10 @@ FL_API fl_dist_group *fl_dist_split(fl_dist_group *d, int color, int key) {
     if (!fl__dist_check_call(d, fn)) return NULL;
     fl_scope s = fl_scope_begin();
     const int64_t mine[2] = {color, key};
-    fl_tensor *in = fl_from_host(mine, FL_SHAPE(2), FL_I64),
-              *out = fl_empty(FL_SHAPE(2 * d->size), FL_I64);
+    fl_tensor *in = fl__dist_new_tensor(d, FL_SHAPE(2), FL_I64),
+              *out = fl__dist_new_tensor(d, FL_SHAPE(2 * d->size), FL_I64);
     int64_t *all = fl_heap_alloc(2 * (size_t)d->size * sizeof *all);
-    bool ok = in && out && all && fl_dist_all_gather(d, out, in) &&
+    bool ok = in && out && all && fl_set_host(in, mine, sizeof mine) && fl_dist_all_gather(d, out, in) &&
               fl_to_host(out, all, 2 * (size_t)d->size * sizeof *all);
     int size = 0;
     const int rank = ok ? fl__dist_split_rank(all, d->size, d->rank, &size) : 0;

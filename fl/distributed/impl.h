@@ -1,8 +1,8 @@
 /* fl/distributed/impl.h - communication implementations: their table, and collectives composed from exchanges
 
-   An implementation moves bytes between ranks. It must provide `exchange`; collectives (ring, tree, pairwise)
-   are composed from it here. The order of a sum depends on ranks only, so results are bitwise
-   reproducible. */
+   An implementation moves bytes between ranks. It must provide `exchange`, or a `run` of every collective;
+   collectives (ring, tree, pairwise) are composed from exchanges here. The order of a sum depends on ranks
+   only, so results are bitwise reproducible. */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -56,8 +56,8 @@ typedef struct fl_dist_call {
     uint64_t tag;    /* hash of the call: equal on all ranks that make the same call */
     const void *in;
     void *out;
-    void *stream;    /* stream of the device that holds the buffers; NULL: host */
     double deadline; /* on fl_dist_now's clock */
+    void *stream, *ready; /* set by fl_dist_device.take */
 } fl_dist_call;
 
 /* Rendezvous key-value store; a key is set once. set returns false after fl_fail. get waits for the key until
@@ -79,6 +79,7 @@ typedef struct fl_dist_rendezvous {
     /* The job's secret, 16 random bytes that only its ranks know: rank 0 sends them to ranks that proved the
        token. Both ends of a data connection must prove them, as fl_dist_connect_ranks does. */
     const uint8_t *secret;
+    int local_rank;
 } fl_dist_rendezvous;
 
 typedef enum fl_dist_answer {
@@ -87,12 +88,23 @@ typedef enum fl_dist_answer {
     FL_DIST_SCALED,  /* done, and the result is already multiplied by `scale` */
     FL_DIST_DECLINED /* not supported: the composition is used */
 } fl_dist_answer;
+/* Functions of an implementation whose run takes addresses of a device and returns when the call is on the
+   device's queue. The calling thread calls take before run, for the buffers of tensors (out, in; or NULL) of
+   that backend: it orders the call after earlier work on them, and sets stream and ready of c. It calls
+   release after run, or after a failure: later work on them comes after the call. The group's thread calls
+   check every 0.05 s between calls: false after fl_fail if those on the queue will not end. */
+typedef struct fl_dist_device {
+    const char *(*backend)(void *self);
+    bool (*take)(void *self, fl_dist_call *c, fl_buffer *const b[2]);
+    bool (*release)(const fl_dist_call *c, fl_buffer *const b[2]);
+    bool (*check)(void *self);
+} fl_dist_device;
 typedef struct fl_dist_impl {
     const char *name;
     void *(*open)(const fl_dist_rendezvous *distance); /* connects; NULL after fl_fail */
     /* Sends out_bytes to rank `to` and receives in_bytes from rank `from` at the same time; -1: no such rank.
        Returns when both are done, or false after fl_fail, at the latest at the deadline. A received message
-       with another tag or length is an error. */
+       with another tag or length is an error. NULL: run declines nothing. */
     bool (*exchange)(void *self, int to, const void *out, size_t out_bytes, int from, void *in,
                      size_t in_bytes, uint64_t tag, double deadline);
     /* Makes running calls fail soon and later calls fail at once. Called from any thread at any time; must
@@ -104,6 +116,7 @@ typedef struct fl_dist_impl {
     /* Whether abort ends any exchange at once, even a half-transferred one. Short synchronous calls then run
        on the calling thread, which saves two thread switches. */
     bool prompt;
+    const fl_dist_device *device; /* optional */
 } fl_dist_impl;
 /* A call is short if its bytes on a rank are below this. */
 enum { FL_DIST_SHORT = 1 << 18 };

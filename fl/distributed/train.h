@@ -286,15 +286,18 @@ static void fl__dist_leaf_ready(fv_watcher *w, fl_var *x) {
     fl__dist_grad_ready(m, i);
 }
 
-/* Sets the gradients from a reduced bucket. */
+/* Sets the gradients from a reduced bucket. Its flags are read, which waits for a device, only if this rank
+   did not use all parameters. */
 static bool fl__dist_set_grads(fl_dist_model *m, fl__dist_bucket *b) {
-    const char *bytes = fl_map(b->flat, FL_READ);
-    bool ok = bytes != NULL;
+    bool ok = true, all = true;
+    for (int i = b->first; i >= b->last; i--) all = all && fv_grad(m->params[i].var);
+    const char *bytes = all ? NULL : fl_map(b->flat, FL_READ);
     for (int i = b->first; ok && i >= b->last; i--) {
         fl_var *x = m->params[i].var;
-        if (!fl__dist_used(b, bytes, i))
+        ok = all || bytes;
+        if (ok && !all && !fl__dist_used(b, bytes, i))
             fv_zero_grad(x);
-        else if (!m->views || !fv_grad(x)) {
+        else if (ok && (!m->views || !fv_grad(x))) {
             fl_var *g = fv_const(fl__dist_view(m, i, b->flat));
             ok = g && fv_set_grad(x, g);
         }
@@ -364,11 +367,11 @@ static bool fl__dist_compare_nets(fl_dist_model *m) {
     const char *rounding = ok ? fl__dist_bf16(text.p) : ""; /* appended after the names */
     ok = ok && fl_data_text_put(&text, rounding, strlen(rounding) + 1);
     int64_t n = text.n;
-    fl_tensor *length = ok ? fl_from_host(&n, FL_SHAPE(1), FL_I64) : NULL;
-    ok = length && fl_dist_broadcast(m->d, length, 0);
+    fl_tensor *length = ok ? fl__dist_new_tensor(m->d, FL_SHAPE(1), FL_I64) : NULL;
+    ok = length && fl_set_host(length, &n, sizeof n) && fl_dist_broadcast(m->d, length, 0);
     n = ok ? fl_item_int(length) : 0;
     ok = ok && (n > 0 || fl_fail("fl_dist_data_parallel: got %" PRId64 " bytes of names, expected > 0", n));
-    fl_tensor *theirs = ok ? fl_empty(FL_SHAPE(n), FL_U8) : NULL;
+    fl_tensor *theirs = ok ? fl__dist_new_tensor(m->d, FL_SHAPE(n), FL_U8) : NULL;
     ok = theirs && (fl_dist_rank(m->d) || fl_set_host(theirs, text.p, (size_t)n)) &&
          fl_dist_broadcast(m->d, theirs, 0);
     char *bytes = ok ? fl_map(theirs, FL_READ) : NULL;
@@ -623,9 +626,11 @@ static bool fl__dist_confirm(fl_dist_model *m, bool ok) {
     return ok && fl_dist_barrier(m->d);
 }
 
-/* Rank 0 writes; with .shard all ranks take part in gathering the states. */
+/* Rank 0 writes; with .shard all ranks take part in gathering the states. The barrier finds failures of
+   calls that a device still runs. */
 static bool fl__dist_write_checkpoint(fl_dist_model *m, const char *path, fl_optim *o, fl_optim *whole,
                                       const fl_optim_progress *at) {
+    if (!fl_dist_barrier(m->d)) return false;
     if (m->shard && !fl__dist_transfer_states(m, o, whole, true)) return false;
     return fl_dist_rank(m->d) || fl_optim_save_checkpoint(path, m->net, whole, at);
 }

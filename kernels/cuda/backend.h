@@ -206,6 +206,32 @@ static bool fl__cuda_copy_behind(const fl_backend *self, const char *fn, fl_buff
     return ok && (!why || fl_fail("%s: cuda: %s", fn, why));
 }
 
+FL_PRIVATE bool fl__cuda_lend(int device, fl_buffer *const b[2], void *stream, void **event) {
+    if (fl__cuda_captures()) return fl__cuda_no_host("fl_dist");
+    void *now = fl__cuda_begin(device);
+    if (!now) return false;
+    bool ok = true;
+    for (int i = 0; i < 2 && ok; i++) ok = !b[i] || fl_buffer_use(b[i], now);
+    const char *why = ok ? flk_mark(event, now) : NULL;
+    for (int i = 0; i < 2 && ok && !why; i++)
+        if (b[i]) b[i]->stream = stream;
+    fl__cuda_end();
+    return ok && (!why || fl_fail("cuda: %s", why));
+}
+
+FL_PRIVATE bool fl__cuda_take_back(fl_buffer *const b[2], void *stream, void *event) {
+    bool ok = fl__cuda_begin(flk_device()) != NULL;
+    const bool locked = ok;
+    for (int i = 0; i < 2 && ok; i++) {
+        void *const now = b[i] ? b[i]->stream : NULL;
+        if (now) b[i]->stream = stream;
+        ok = !now || fl_buffer_use(b[i], now);
+    }
+    if (locked) fl__cuda_end();
+    flk_unmark(event);
+    return ok;
+}
+
 static fl_buffer *fl__cuda_stage(const fl_backend *self, const char *fn, size_t bytes) {
     if (!fl__cuda_stream(fl__cuda_ordinal(self))) return NULL; /* pinned memory needs an open device */
     const fl_mem_info info = {.device = fl__cuda_pinned(), .op = fn, .lifetime = 1};

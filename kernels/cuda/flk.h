@@ -42,8 +42,8 @@ uint64_t flk_model(void); /* a hash of the current device's model */
 void flk_before_next(const char *(*work)(void));
 const char *flk_run(const char *(*work)(void)); /* calls work, in which this thread does not flush */
 
-/* Streams by number, and as cudaStream_t. */
-enum { FLK_STREAMS = 256 };
+/* Streams by number, and as cudaStream_t: those of fl_stream, then those of process groups (fl_dist.h). */
+enum { FLK_GROUP_STREAM = 256, FLK_GROUP_STREAMS = 32, FLK_STREAMS = FLK_GROUP_STREAM + FLK_GROUP_STREAMS };
 const char *flk_use_stream(int device, int n, void **stream); /* sets this thread's current stream */
 void *flk_stream_now(void);    /* the current stream, after flushing the queue */
 void *flk_stream_in_use(void); /* the current stream, without flushing */

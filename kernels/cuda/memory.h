@@ -23,6 +23,12 @@ FL_PRIVATE bool fl__cuda_has(const fl_buffer *b); /* whether the bytes are on a 
 /* Pinned host memory. A block used by a stream (fl_buffer_use) is reused after that work. */
 FL_PRIVATE const fl_device *fl__cuda_pinned(void);
 
+/* For a library's work on a stream of its own (backend.h): *event comes after all work on the buffers, two or
+   NULL, and their later uses wait for that stream. When the work is started, they are taken back: a stream
+   that used them meanwhile waits too; also ends the event. False after fl_fail. */
+FL_PRIVATE bool fl__cuda_lend(int device, fl_buffer *const b[2], void *stream, void **event);
+FL_PRIVATE bool fl__cuda_take_back(fl_buffer *const b[2], void *stream, void *event);
+
 /* For graph.h: this thread's allocations on the device are now for `home` (NULL: the current stream), and
    during capture only from home's free blocks. */
 FL_PRIVATE void fl__cuda_memory_for(const fl_device *device, const void *home, bool captured);

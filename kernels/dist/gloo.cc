@@ -368,6 +368,6 @@ fl_dist_answer run(void *self, const fl_dist_call *c) {
 } // namespace
 
 extern "C" __attribute__((visibility("hidden"))) const fl_dist_impl fl_dist_gloo;
-extern "C" const fl_dist_impl fl_dist_gloo = {"gloo", open, exchange, abort, close, run, true};
+extern "C" const fl_dist_impl fl_dist_gloo = {"gloo", open, exchange, abort, close, run, true, nullptr};
 
 // MIT licence: see LICENSE.

@@ -1,311 +1,347 @@
-/* kernels/dist/nccl.h - NCCL as an implementation for fl_dist.h: loaded at run time, not linked
+/* kernels/dist/nccl.h - NCCL as an implementation for fl_dist.h: tensors of the rank's GPU, by device pointers
 
-   Calls take device pointers; `stream` is a cudaStream_t. NCCL is used in non-blocking mode: operations are
-   polled, so that a failure on another rank, or the deadline, ends a call. ncclCommAbort may hang: it runs in
-   a separate thread, for which closing waits up to 2 s. Prototypes are written by hand for NCCL 2.14 and
-   later. */
+   NCCL is loaded at run time, not linked. The calls of a group run on a stream of its own: it waits for the
+   work on the tensors that was started before the call, and their later uses wait for it. The host waits in
+   barriers only. NCCL is used in non-blocking mode: calls are polled until they are on the stream, and
+   between them the group's thread asks for errors of other ranks. A failure ends calls that wait on the
+   device by ncclCommAbort, which may hang, as may the end of a communicator: both run in threads of their
+   own, for which closing waits 2 s. */
 #ifndef NCCL_FL_H
 #define NCCL_FL_H
 #include "../../fl/distributed/group.h"
+#include "../cuda/flk.h"
+#include "../cuda/library.h"
+#include "../cuda/memory.h"
+#include "nccl_calls.h"
 
-#include <dlfcn.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-typedef struct nccl_id {
-    char bytes[128];
-} nccl_id;
-typedef struct nccl_config { /* ncclConfig_t of 2.14: later versions read no more, by its size and version */
-    size_t size;
-    unsigned magic, version;
-    int blocking;
-} nccl_config;
-enum { NCCL_SUCCESS, NCCL_IN_PROGRESS = 7, NCCL_NOT_READY = 600 };
-
-/* Functions used of NCCL and of the CUDA driver; tests provide a mock. */
-typedef struct nccl_table {
-    int (*get_id)(nccl_id *id);
-    int (*init)(void **comm, int size, nccl_id id, int rank, nccl_config *config);
-    int (*async_error)(void *comm, int *error);
-    int (*abort)(void *comm);
-    int (*destroy)(void *comm);
-    const char *(*text)(int error);
-    int (*all_reduce)(const void *in, void *out, size_t n, int dtype, int op, void *comm, void *stream);
-    int (*broadcast)(const void *in, void *out, size_t n, int dtype, int root, void *comm, void *stream);
-    int (*reduce)(const void *in, void *out, size_t n, int dtype, int op, int root, void *comm,
-                  void *stream);
-    int (*all_gather)(const void *in, void *out, size_t n, int dtype, void *comm, void *stream);
-    int (*reduce_scatter)(const void *in, void *out, size_t n, int dtype, int op, void *comm,
-                          void *stream);
-    int (*send)(const void *in, size_t n, int dtype, int to, void *comm, void *stream);
-    int (*recv)(void *out, size_t n, int dtype, int from, void *comm, void *stream);
-    int (*begin)(void);
-    int (*end)(void);
-    int (*query)(void *stream);                                    /* cuStreamQuery */
-    int (*pointer)(void *value, int attribute, uintptr_t pointer); /* cuPointerGetAttribute */
-    int (*alloc)(uintptr_t *pointer, size_t bytes);                /* cuMemAlloc */
-    int (*free)(uintptr_t pointer);
-} nccl_table;
-
-static const nccl_table *nccl__use; /* NULL: the real library */
+typedef struct nccl__calls {
+#define NCCL__FIELD(result, name, args) result(*name) args;
+    FL__NCCL_CALLS(NCCL__FIELD)
+#undef NCCL__FIELD
+} nccl__calls;
 
 typedef struct nccl__group {
-    const nccl_table *t;
     struct nccl__group *next; /* list of abandoned groups */
-    void *comm;
-    int rank, size;
-    uintptr_t barrier_word;      /* device memory for barriers; 0: not allocated */
-    bool aborted, ended; /* atomic */
+    fl__nccl_comm comm;       /* atomic; NULL: ended, by the thread that took it */
+    int device, rank, size;
+    void *stream;
+    fl_buffer *barrier_word; /* on the device */
+    void *event;             /* on the stream, after calls up to some; NULL: none is known to run */
+    bool more;               /* calls were started after the event was recorded */
+    fl_dist_call latest;
+    bool aborted;        /* atomic, as the next two */
+    int inside, threads; /* threads that may use comm; threads that end it */
 } nccl__group;
 
-/* The table of libnccl.so.2 and libcuda.so.1; NULL after fl_fail. */
-static const nccl_table *nccl__load(void) {
-    static nccl_table t;
-    static const char *const names[] = {
-        "ncclGetUniqueId", "ncclCommInitRankConfig", "ncclCommGetAsyncError",
-        "ncclCommAbort",   "ncclCommDestroy",        "ncclGetErrorString",
-        "ncclAllReduce",   "ncclBroadcast",          "ncclReduce",
-        "ncclAllGather",   "ncclReduceScatter",      "ncclSend",
-        "ncclRecv",        "ncclGroupStart",         "ncclGroupEnd",
-        "cuStreamQuery",   "cuPointerGetAttribute",  "cuMemAlloc_v2",
-        "cuMemFree_v2"};
-    void *at[sizeof names / sizeof *names];
-    if (nccl__use) return nccl__use;
-    void *nccl = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
-    void *cuda = nccl ? dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL) : NULL;
-    if (!nccl || !cuda)
-        return fl_fail("nccl: cannot load %s: install libnccl2 and an NVIDIA driver",
-                       nccl ? "libcuda.so.1" : "libnccl.so.2"),
-               NULL;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (!(at[i] = dlsym(names[i][0] == 'c' ? cuda : nccl, names[i])))
-            return fl_fail("nccl: function %s is missing, expected NCCL 2.14 or later", names[i]), NULL;
-    memcpy(&t, at, sizeof t);
-    return &t;
+static nccl__calls nccl__call;
+static bool nccl__found;
+
+static void nccl__look(void) {
+#define NCCL__NAME(result, name, args) #name,
+    static const char *const names[] = {FL__NCCL_CALLS(NCCL__NAME)};
+#undef NCCL__NAME
+    nccl__found = fl__cuda_library("libnccl.so.2", "fl_dist_init: nccl fails", names, &nccl__call,
+                                   (int)(sizeof names / sizeof *names));
+}
+
+/* ---- the rank's device ---- */
+
+/* The device of the default backend; -1: it is another one. */
+static int nccl__default_device(void) {
+    const char *name = fl_backend_name_of(fl_backend_default());
+    for (int i = 0; i < FLK_DEVICES; i++)
+        if (!strcmp(name, fl__cuda_device(i)->name)) return i;
+    return -1;
+}
+
+/* That of the local rank, unless there are fewer: a launcher may show each rank its own alone. */
+static int nccl__local_device(int local_rank) {
+    return local_rank < FLK_DEVICES && !flk_start(local_rank) ? local_rank : 0;
 }
 
 /* ---- waiting ---- */
 
-static bool nccl__fail(const nccl__group *g, const char *what, int error) {
-    return fl_fail("nccl: %s: %s", what, g->t->text(error));
+static bool nccl__fail(const char *what, fl__nccl_status error) {
+    return fl_fail("nccl: %s: %s", what, nccl__call.ncclGetErrorString(error));
 }
 
-/* Between polls: false after fl_fail if the group has failed or the deadline has passed. */
-static bool nccl__check_time(const nccl__group *g, const char *what, double deadline) {
-    if (__atomic_load_n(&g->aborted, __ATOMIC_ACQUIRE))
-        return fl_fail("nccl: %s: the group has failed", what);
-    if (fl_dist_now() > deadline) return fl_fail("nccl: %s: timeout", what);
-    usleep(20);
-    return true;
+/* Between nccl__enter and nccl__leave comm is not ended, but for a thread that hangs. False after fl_fail. */
+static void nccl__leave(nccl__group *g) {
+    __atomic_fetch_sub(&g->inside, 1, __ATOMIC_SEQ_CST);
+}
+static bool nccl__enter(nccl__group *g) {
+    __atomic_fetch_add(&g->inside, 1, __ATOMIC_SEQ_CST);
+    if (!__atomic_load_n(&g->aborted, __ATOMIC_SEQ_CST)) return true;
+    nccl__leave(g);
+    return fl_fail("nccl: the group has failed");
 }
 
-/* Waits until the operation that returned `result` is enqueued. */
-static bool nccl__wait_enqueued(const nccl__group *g, const char *what, int result, double deadline) {
-    while (result == NCCL_IN_PROGRESS) {
-        const int asked = g->t->async_error(g->comm, &result);
-        if (asked) return nccl__fail(g, what, asked);
-        if (result == NCCL_IN_PROGRESS && !nccl__check_time(g, what, deadline)) return false;
+/* Polls until what returned `result` is done, or a call is on the stream. */
+static bool nccl__finish(const nccl__group *g, const char *what, fl__nccl_status result, double deadline) {
+    while (result == FL__NCCL_IN_PROGRESS) {
+        const fl__nccl_status asked = nccl__call.ncclCommGetAsyncError(g->comm, &result);
+        if (asked) return nccl__fail(what, asked);
+        if (result != FL__NCCL_IN_PROGRESS) break;
+        if (__atomic_load_n(&g->aborted, __ATOMIC_SEQ_CST))
+            return fl_fail("nccl: %s: the group has failed", what);
+        if (fl_dist_now() > deadline) return fl_fail("nccl: %s: timeout", what);
+        usleep(20);
     }
-    return !result || nccl__fail(g, what, result);
+    return !result || nccl__fail(what, result);
 }
 
-/* Waits until the stream has completed it; errors of other ranks appear in the communicator. */
-static bool nccl__wait_done(const nccl__group *g, const char *what, int result, void *stream,
-                            double deadline) {
-    if (!nccl__wait_enqueued(g, what, result, deadline)) return false;
-    for (int state; (state = g->t->query(stream)) != 0;) {
-        int error = 0;
-        if (state != NCCL_NOT_READY) return fl_fail("nccl: %s: CUDA error %d in the stream", what, state);
-        const int asked = g->t->async_error(g->comm, &error);
-        if (asked || (error && error != NCCL_IN_PROGRESS))
-            return nccl__fail(g, what, asked ? asked : error);
-        if (!nccl__check_time(g, what, deadline)) return false;
+/* ---- the end ---- */
+
+static void nccl__start_thread(void *(*run)(void *), nccl__group *g) {
+    pthread_t thread;
+    __atomic_fetch_add(&g->threads, 1, __ATOMIC_SEQ_CST);
+    if (pthread_create(&thread, NULL, run, g)) __atomic_fetch_sub(&g->threads, 1, __ATOMIC_SEQ_CST);
+    else pthread_detach(thread);
+}
+
+/* Waits until no thread ends the communicator, 2 s after its calls. Whether it has ended. */
+static bool nccl__await_end(const nccl__group *g) {
+    double now = fl_dist_now();
+    for (double until = now + 2; __atomic_load_n(&g->threads, __ATOMIC_SEQ_CST) && now < until;) {
+        usleep(1000);
+        now = fl_dist_now();
+        const bool runs = !__atomic_load_n(&g->aborted, __ATOMIC_SEQ_CST) && flk_waits(g->event);
+        if (runs && now < g->latest.deadline) until = now + 2;
     }
-    return true;
+    return !__atomic_load_n(&g->threads, __ATOMIC_SEQ_CST) && !__atomic_load_n(&g->comm, __ATOMIC_SEQ_CST);
 }
 
-/* ---- the implementation ---- */
-
-static void *nccl__end_thread(void *arg) {
+/* Aborts the communicator when no call uses it, or after 1 s those that hang in it. */
+static void *nccl__abort_thread(void *arg) {
     nccl__group *g = (nccl__group *)arg;
-    g->t->abort(g->comm);
-    __atomic_store_n(&g->ended, true, __ATOMIC_RELEASE);
+    const double deadline = fl_dist_now() + 1;
+    while (__atomic_load_n(&g->inside, __ATOMIC_SEQ_CST) && fl_dist_now() < deadline) usleep(1000);
+    fl__nccl_comm comm = __atomic_exchange_n(&g->comm, NULL, __ATOMIC_SEQ_CST);
+    if (comm) nccl__call.ncclCommAbort(comm);
+    __atomic_fetch_sub(&g->threads, 1, __ATOMIC_SEQ_CST);
     return NULL;
 }
 
-static nccl__group *nccl__abandoned; /* abandoned: ncclCommAbort hangs, and may still return */
-
-/* Aborts the communicator and frees the group, unless the abort hangs. */
-static void nccl__end(nccl__group *g) {
-    pthread_t thread;
-    if (!g->comm) {
-        fl_heap_free(g);
-        return;
-    }
-    const double deadline = fl_dist_now() + 2;
-    if (pthread_create(&thread, NULL, nccl__end_thread, g)) return;
-    pthread_detach(thread);
-    while (!__atomic_load_n(&g->ended, __ATOMIC_ACQUIRE) && fl_dist_now() < deadline) usleep(1000);
-    if (__atomic_load_n(&g->ended, __ATOMIC_ACQUIRE)) {
-        if (g->barrier_word) g->t->free(g->barrier_word);
-        fl_heap_free(g);
-        return;
-    }
-    g->next = __atomic_exchange_n(&nccl__abandoned, g, __ATOMIC_ACQ_REL);
-    fl_log_message(FL_LOG_WARN, "fl_dist: nccl: ncclCommAbort hangs: the communicator is leaked");
+static void nccl__abort(void *self) {
+    nccl__group *g = (nccl__group *)self;
+    if (!__atomic_exchange_n(&g->aborted, true, __ATOMIC_SEQ_CST)) nccl__start_thread(nccl__abort_thread, g);
 }
 
+/* Ends the communicator after its calls. */
+static void *nccl__close_thread(void *arg) {
+    nccl__group *g = (nccl__group *)arg;
+    fl_quiet(+1);
+    if (nccl__enter(g)) {
+        const bool ok = !flk_start(g->device) && !flk_wait(NULL, g->event) &&
+                        !__atomic_load_n(&g->aborted, __ATOMIC_SEQ_CST) &&
+                        nccl__finish(g, "ncclCommFinalize", nccl__call.ncclCommFinalize(g->comm), INFINITY);
+        fl__nccl_comm comm = ok ? __atomic_exchange_n(&g->comm, NULL, __ATOMIC_SEQ_CST) : NULL;
+        if (comm) nccl__call.ncclCommDestroy(comm);
+        nccl__leave(g);
+    }
+    fl_error_clear();
+    __atomic_fetch_sub(&g->threads, 1, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+
+static nccl__group *nccl__abandoned; /* their threads hang, and may still return */
+
+static void nccl__close(void *self) {
+    nccl__group *g = (nccl__group *)self;
+    if (g->event && g->more) flk_unmark(g->event), g->event = NULL;
+    if (!g->event && g->more) flk_mark(&g->event, g->stream);
+    if (!__atomic_load_n(&g->aborted, __ATOMIC_SEQ_CST)) {
+        nccl__start_thread(nccl__close_thread, g);
+        if (!nccl__await_end(g)) nccl__abort(g);
+    }
+    if (!nccl__await_end(g)) {
+        g->next = __atomic_exchange_n(&nccl__abandoned, g, __ATOMIC_ACQ_REL);
+        fl_log_message(FL_LOG_WARN, "fl_dist: nccl: ncclCommAbort hangs: the communicator is leaked");
+        return;
+    }
+    flk_unmark(g->event);
+    fl_buffer_drop(g->barrier_word);
+    fl_heap_free(g);
+}
+
+/* ---- the start ---- */
+
 static void *nccl__open(const fl_dist_rendezvous *p) {
-    const nccl_table *t = nccl__load();
-    nccl__group *g = t ? (nccl__group *)fl_heap_alloc(sizeof *g) : NULL;
-    nccl_id id;
-    nccl_config config = {sizeof config, 0xcafebeef, 21400, 0};
-    char key[128];
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    static int streams;
+    pthread_once(&once, nccl__look);
+    if (!nccl__found)
+        return fl_fail("nccl: libnccl.so.2 of NCCL 2.14 or later is not found: install it (libnccl2, or pip's "
+                       "nvidia-nccl-cu13), or name its folder in FL_CUDA_LIBS"), NULL;
+    nccl__group *g = (nccl__group *)fl_heap_alloc(sizeof *g);
     if (!g) return NULL;
-    *g = (nccl__group){.t = t, .rank = p->rank, .size = p->size};
+    const int chosen = nccl__default_device();
+    *g = (nccl__group){.device = chosen < 0 ? nccl__local_device(p->local_rank) : chosen,
+                       .rank = p->rank,
+                       .size = p->size};
+    const int number = __atomic_fetch_add(&streams, 1, __ATOMIC_RELAXED) % FLK_GROUP_STREAMS;
+    const char *why = flk_use_stream(g->device, FLK_GROUP_STREAM + number, &g->stream);
+    fl__nccl_id id;
+    fl__nccl_config config = {.size = sizeof config, .magic = 0xcafebeef, .version = 21400, .blocking = 0};
+    char key[128];
     snprintf(key, sizeof key, "nccl/%s", p->prefix);
-    int result = p->rank ? 0 : t->get_id(&id);
-    bool ok = !result || nccl__fail(g, "ncclGetUniqueId", result);
+    const fl_mem_info info = {.device = fl__cuda_device(g->device), .op = "dist_init", .lifetime = 2,
+                              .stream = g->stream};
+    if (!why) g->barrier_word = fl_buffer_new(1, &info);
+    fl__nccl_status result = why || p->rank ? 0 : nccl__call.ncclGetUniqueId(&id);
+    bool ok = why ? fl_fail("nccl: %s", why) : g->barrier_word && (!result || nccl__fail("ncclGetUniqueId", result));
     if (ok && !p->rank)
         ok = p->store->set(p->store, key, &id, sizeof id);
     else if (ok)
         ok = p->store->get(p->store, key, &id, sizeof id, p->deadline) == (int64_t)sizeof id;
     if (ok)
-        ok = nccl__wait_enqueued(g, "ncclCommInitRankConfig",
-                                 t->init(&g->comm, p->size, id, p->rank, &config),
-                                 p->deadline);
+        ok = nccl__finish(g, "ncclCommInitRankConfig",
+                          nccl__call.ncclCommInitRankConfig(&g->comm, p->size, id, p->rank, &config),
+                          p->deadline);
     if (ok) return g;
-    nccl__end(g);
+    nccl__abort(g);
+    nccl__close(g);
     return NULL;
 }
 
-static void nccl__abort(void *self) {
-    __atomic_store_n(&((nccl__group *)self)->aborted, true, __ATOMIC_RELEASE);
+/* ---- calls ---- */
+
+static const char *nccl__backend(void *self) {
+    return fl__cuda_device(((nccl__group *)self)->device)->name;
 }
 
-static void nccl__close(void *self) {
+static bool nccl__take(void *self, fl_dist_call *c, fl_buffer *const b[2]) {
     nccl__group *g = (nccl__group *)self;
-    if (__atomic_load_n(&g->aborted, __ATOMIC_ACQUIRE)) {
-        nccl__end(g);
-        return;
-    }
-    g->t->destroy(g->comm);
-    if (g->barrier_word) g->t->free(g->barrier_word);
-    fl_heap_free(g);
+    c->stream = g->stream;
+    return fl__cuda_lend(g->device, b, g->stream, &c->ready);
 }
 
-/* Checks that p is device memory, as NCCL requires. */
-static bool nccl__on_device(const nccl__group *g, const void *p) {
-    enum { MEMORY_TYPE = 2, DEVICE = 2 };
-    unsigned type = 0;
-    if (!p || (!g->t->pointer(&type, MEMORY_TYPE, (uintptr_t)p) && type == DEVICE)) return true;
-    return fl_fail("nccl: got host memory, expected tensors on a GPU");
+static bool nccl__release(const fl_dist_call *c, fl_buffer *const b[2]) {
+    return fl__cuda_take_back(b, c->stream, c->ready);
 }
-
-enum { NCCL_INT8 = 0, NCCL__NONE = -1, NCCL__ALL = -2 };
 
 /* Sends and receives in one group call: `sent` bytes of `in` to rank `to` (NCCL__ALL: chunk k to rank k), and
    `taken` bytes of `out` from rank `from` likewise. */
-static int nccl__move(nccl__group *g, int to, const char *in, size_t sent, int from, char *out,
-                      size_t taken, void *stream) {
-    int result = g->t->begin();
-    for (int k = 0; k < g->size && (!result || result == NCCL_IN_PROGRESS); k++) {
+enum { NCCL__NONE = -1, NCCL__ALL = -2 };
+static fl__nccl_status nccl__move(nccl__group *g, int to, const char *in, size_t sent, int from, char *out,
+                                  size_t taken) {
+    const fl__nccl_stream stream = (fl__nccl_stream)g->stream;
+    fl__nccl_status result = nccl__call.ncclGroupStart();
+    for (int k = 0; k < g->size && (!result || result == FL__NCCL_IN_PROGRESS); k++) {
         const size_t part = to == NCCL__ALL ? (size_t)k * sent : 0,
                      offset = from == NCCL__ALL ? (size_t)k * taken : 0;
         if (to == k || to == NCCL__ALL)
-            result = g->t->send(in + part, sent, NCCL_INT8, k, g->comm, stream);
-        if ((!result || result == NCCL_IN_PROGRESS) && (from == k || from == NCCL__ALL))
-            result = g->t->recv(out + offset, taken, NCCL_INT8, k, g->comm, stream);
+            result = nccl__call.ncclSend(in + part, sent, FL__NCCL_I8, k, g->comm, stream);
+        if ((!result || result == FL__NCCL_IN_PROGRESS) && (from == k || from == NCCL__ALL))
+            result = nccl__call.ncclRecv(out + offset, taken, FL__NCCL_I8, k, g->comm, stream);
     }
-    const int end = g->t->end();
-    return result && result != NCCL_IN_PROGRESS ? result : end;
+    const fl__nccl_status end = nccl__call.ncclGroupEnd();
+    return result && result != FL__NCCL_IN_PROGRESS ? result : end;
 }
 
-static bool nccl__exchange(void *self, int to, const void *out, size_t out_bytes, int from, void *in,
-                           size_t in_bytes, uint64_t tag, double deadline) {
-    nccl__group *g = (nccl__group *)self;
-    (void)tag;
-    if ((to >= 0 && !nccl__on_device(g, out)) || (from >= 0 && !nccl__on_device(g, in))) return false;
-    return nccl__wait_done(g, "exchange",
-                           nccl__move(g, to, (const char *)out, out_bytes, from, (char *)in, in_bytes, NULL),
-                           NULL, deadline);
-}
-
-/* An all-reduce of a byte, which completes only when all ranks have started it. */
-static bool nccl__barrier(nccl__group *g, const fl_dist_call *c) {
-    const int failed = g->barrier_word ? 0 : g->t->alloc(&g->barrier_word, 1);
-    if (failed) return fl_fail("nccl: cannot allocate device memory for barriers: CUDA error %d", failed);
-    void *barrier_word = (void *)g->barrier_word;
-    const int result = g->t->all_reduce(barrier_word, barrier_word, 1, NCCL_INT8, 0, g->comm, c->stream);
-    return nccl__wait_done(g, "barrier", result, c->stream, c->deadline);
-}
-
-static fl_dist_answer nccl__run(void *self, const fl_dist_call *c) {
-    static const int8_t dtypes[FL_DTYPE_COUNT] = {
-        [FL_I8] = 0 + 1,  [FL_U8] = 1 + 1,  [FL_B8] = 1 + 1,  [FL_I32] = 2 + 1,
-        [FL_U32] = 3 + 1, [FL_I64] = 4 + 1, [FL_U64] = 5 + 1, [FL_F16] = 6 + 1,
-        [FL_F32] = 7 + 1, [FL_F64] = 8 + 1, [FL_BF16] = 9 + 1}; /* NCCL's plus 1; 0: not supported */
-    static const int8_t ops[FL_DIST_REDUCTIONS] = {0, 0, 3, 2, 3, 2};
-    enum { AVG = 4 };
-    nccl__group *g = (nccl__group *)self;
-    const int dtype = (int)c->dtype < FL_DTYPE_COUNT ? dtypes[c->dtype] - 1 : -1,
-              op = c->reduction == FL_DIST_AVG && c->scale != 1 ? AVG : ops[c->reduction];
+static fl__nccl_status nccl__start(nccl__group *g, const fl_dist_call *c, fl__nccl_dtype dtype,
+                                   fl__nccl_op op) {
+    const fl__nccl_stream stream = (fl__nccl_stream)g->stream;
+    const bool is_root = c->root == g->rank, all_to_all = c->kind == FL_DIST_ALL_TO_ALL;
     const size_t n = (size_t)c->count, bytes = n * (c->dtype ? fl_dtype_size(c->dtype) : 1);
-    const bool sums = c->kind == FL_DIST_ALL_REDUCE || c->kind == FL_DIST_REDUCE ||
-                      c->kind == FL_DIST_REDUCE_SCATTER,
-               is_root = c->root == g->rank, all_to_all = c->kind == FL_DIST_ALL_TO_ALL;
     const char *in = (const char *)c->in;
     char *out = (char *)c->out;
-    int result, to = NCCL__NONE, from = NCCL__NONE;
-    if (c->kind == FL_DIST_BARRIER) return nccl__barrier(g, c) ? FL_DIST_DONE : FL_DIST_FAILED;
-    if (!n) return FL_DIST_DECLINED;
-    const bool mean = c->reduction == FL_DIST_AVG && c->scale * g->size == 1;
-    if (sums && (dtype < 0 || (c->scale != 1 && !mean)))
-        return fl_fail("nccl: %s of %s%s is not supported", fl_dist_kind_name(c->kind),
-                       fl_dtype_name(c->dtype), dtype < 0 ? "" : " with a scale"),
-               FL_DIST_FAILED;
-    if (!nccl__on_device(g, c->in) || !nccl__on_device(g, c->out)) return FL_DIST_FAILED;
+    int to = NCCL__NONE, from = NCCL__NONE;
     switch (c->kind) {
-    case FL_DIST_ALL_REDUCE:
-        result = g->t->all_reduce(out, out, n, dtype, op, g->comm, c->stream);
-        break;
-    case FL_DIST_REDUCE:
-        result = g->t->reduce(out, out, n, dtype, op, c->root, g->comm, c->stream);
-        break;
-    case FL_DIST_BROADCAST:
-        result = g->t->broadcast(out, out, bytes, NCCL_INT8, c->root, g->comm, c->stream);
-        break;
-    case FL_DIST_ALL_GATHER:
-        result = g->t->all_gather(in, out, bytes, NCCL_INT8, g->comm, c->stream);
-        break;
+    case FL_DIST_BARRIER: /* completes only when all ranks have started it */
+        out = (char *)g->barrier_word->ptr;
+        return nccl__call.ncclAllReduce(out, out, 1, FL__NCCL_I8, FL__NCCL_SUM, g->comm, stream);
+    case FL_DIST_ALL_REDUCE: return nccl__call.ncclAllReduce(out, out, n, dtype, op, g->comm, stream);
+    case FL_DIST_REDUCE: return nccl__call.ncclReduce(out, out, n, dtype, op, c->root, g->comm, stream);
     case FL_DIST_REDUCE_SCATTER:
-        result = g->t->reduce_scatter(in, out, n, dtype, op, g->comm, c->stream);
-        break;
-    default: /* collectives composed of sends and receives */
+        return nccl__call.ncclReduceScatter(in, out, n, dtype, op, g->comm, stream);
+    case FL_DIST_BROADCAST:
+        return nccl__call.ncclBroadcast(out, out, bytes, FL__NCCL_I8, c->root, g->comm, stream);
+    case FL_DIST_ALL_GATHER: return nccl__call.ncclAllGather(in, out, bytes, FL__NCCL_I8, g->comm, stream);
+    default: /* composed of sends and receives */
         if (c->kind == FL_DIST_GATHER || c->kind == FL_DIST_SEND) to = c->root;
         if (c->kind == FL_DIST_SCATTER || c->kind == FL_DIST_RECV) from = c->root;
         if (all_to_all || (c->kind == FL_DIST_SCATTER && is_root)) to = NCCL__ALL;
         if (all_to_all || (c->kind == FL_DIST_GATHER && is_root)) from = NCCL__ALL;
-        result = nccl__move(g, to, in, bytes, from, out, bytes, c->stream);
+        return nccl__move(g, to, in, bytes, from, out, bytes);
     }
-    if (!nccl__wait_done(g, fl_dist_kind_name(c->kind), result, c->stream, c->deadline))
-        return FL_DIST_FAILED;
-    return mean ? FL_DIST_SCALED : FL_DIST_DONE;
 }
 
+/* Starts the call on the stream behind its event; a barrier is waited for. */
+static bool nccl__run_on_stream(nccl__group *g, const fl_dist_call *c, fl__nccl_dtype dtype, fl__nccl_op op) {
+    const char *what = fl_dist_kind_name(c->kind), *why = flk_wait(g->stream, c->ready);
+    const bool barrier = c->kind == FL_DIST_BARRIER;
+    if (why) return fl_fail("nccl: %s: %s", what, why);
+    if (!nccl__finish(g, what, nccl__start(g, c, dtype, op), c->deadline)) return false;
+    g->latest = *c;
+    g->more = true;
+    if (g->event && !barrier) return true;
+    flk_unmark(g->event);
+    g->event = NULL;
+    why = flk_mark(&g->event, g->stream);
+    g->more = false;
+    if (!why && barrier) why = flk_wait(NULL, g->event);
+    if (why) return fl_fail("nccl: %s: %s", what, why);
+    return !__atomic_load_n(&g->aborted, __ATOMIC_SEQ_CST) || fl_fail("nccl: %s: the group has failed", what);
+}
+
+static fl_dist_answer nccl__run(void *self, const fl_dist_call *c) {
+    static const int8_t dtypes[FL_DTYPE_COUNT] = {
+        [FL_I8] = FL__NCCL_I8 + 1,   [FL_U8] = FL__NCCL_U8 + 1,   [FL_B8] = FL__NCCL_U8 + 1,
+        [FL_I32] = FL__NCCL_I32 + 1, [FL_U32] = FL__NCCL_U32 + 1, [FL_I64] = FL__NCCL_I64 + 1,
+        [FL_U64] = FL__NCCL_U64 + 1, [FL_F16] = FL__NCCL_F16 + 1, [FL_F32] = FL__NCCL_F32 + 1,
+        [FL_F64] = FL__NCCL_F64 + 1, [FL_BF16] = FL__NCCL_BF16 + 1}; /* plus 1; 0: not supported */
+    static const int8_t ops[FL_DIST_REDUCTIONS] = {FL__NCCL_SUM, FL__NCCL_SUM, FL__NCCL_MIN,
+                                                   FL__NCCL_MAX, FL__NCCL_MIN, FL__NCCL_MAX};
+    nccl__group *g = (nccl__group *)self;
+    const int dtype = (int)c->dtype < FL_DTYPE_COUNT ? dtypes[c->dtype] - 1 : -1;
+    const bool sums = c->kind == FL_DIST_ALL_REDUCE || c->kind == FL_DIST_REDUCE ||
+                      c->kind == FL_DIST_REDUCE_SCATTER,
+               mean = c->reduction == FL_DIST_AVG && c->scale * g->size == 1;
+    if (!c->count && c->kind != FL_DIST_BARRIER) return FL_DIST_SCALED;
+    if (sums && (dtype < 0 || (c->scale != 1 && !mean)))
+        return fl_fail("nccl: %s of %s%s is not supported", fl_dist_kind_name(c->kind),
+                       fl_dtype_name(c->dtype), dtype < 0 ? "" : " with a scale"),
+               FL_DIST_FAILED;
+    if (!nccl__enter(g)) return FL_DIST_FAILED;
+    const bool ok = nccl__run_on_stream(g, c, (fl__nccl_dtype)dtype,
+                                        mean ? FL__NCCL_AVG : (fl__nccl_op)ops[c->reduction]);
+    nccl__leave(g);
+    return !ok ? FL_DIST_FAILED : mean ? FL_DIST_SCALED : FL_DIST_DONE;
+}
+
+/* Whether calls on the stream go on: no rank has failed, and those of the event are done by the deadline. */
+static bool nccl__check(void *self) {
+    nccl__group *g = (nccl__group *)self;
+    fl__nccl_status error = 0;
+    if (!nccl__enter(g)) return false;
+    const fl__nccl_status asked = nccl__call.ncclCommGetAsyncError(g->comm, &error);
+    nccl__leave(g);
+    if (asked || (error && error != FL__NCCL_IN_PROGRESS))
+        return nccl__fail("ncclCommGetAsyncError", asked ? asked : error);
+    if (!g->event) return true;
+    if (flk_waits(g->event))
+        return fl_dist_now() <= g->latest.deadline || fl_fail("nccl: the device has not run it in time");
+    flk_unmark(g->event);
+    g->event = NULL;
+    const char *why = g->more ? flk_mark(&g->event, g->stream) : NULL;
+    g->more = false;
+    return !why || fl_fail("nccl: %s", why);
+}
+
+static const fl_dist_device nccl__device = {nccl__backend, nccl__take, nccl__release, nccl__check};
 static const fl_dist_impl fl_dist_nccl = {.name = "nccl",
                                           .open = nccl__open,
-                                          .exchange = nccl__exchange,
                                           .abort = nccl__abort,
                                           .close = nccl__close,
-                                          .run = nccl__run};
-
-/* For tests: a mock of the library; NULL: the real one. */
-static __attribute__((unused)) void nccl_use(const nccl_table *t) {
-    nccl__use = t;
-}
+                                          .run = nccl__run,
+                                          .device = &nccl__device};
 
 #endif
 /* MIT licence: see LICENSE. */

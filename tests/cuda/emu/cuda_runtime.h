@@ -259,7 +259,10 @@ inline cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) 
     if (e->done && !e->captured && !emu::drops_waits) emu::put(s, [] {}, e->done);
     return cudaSuccess;
 }
+/* Never waits: what another thread does meanwhile is not done. */
 inline cudaError_t cudaEventQuery(cudaEvent_t e) {
+    std::unique_lock<std::recursive_mutex> mine(emu::lock, std::try_to_lock);
+    if (!mine) return emu::last_error = cudaErrorNotReady;
     EMU_CALL(cudaErrorUnknown)
     return !e->done || *e->done ? cudaSuccess : emu::last_error = cudaErrorNotReady;
 }
@@ -400,6 +403,10 @@ EMU_HOOK void cuda_emu_limit(int64_t bytes) { emu::limit = bytes ? (size_t)bytes
 EMU_HOOK void cuda_emu_seed(uint64_t seed) { emu::seed = seed; }
 EMU_HOOK int cuda_emu_device(void) { return emu::current; } /* this thread's */
 EMU_HOOK int64_t cuda_emu_waiting(void) { return (int64_t)emu::waiting(NULL); }
+EMU_HOOK int64_t cuda_emu_waiting_beside(void *stream) { /* in others, for work that runs */
+    return (int64_t)(emu::waiting(NULL) - emu::waiting(emu::of((cudaStream_t)stream)));
+}
+EMU_HOOK int cuda_emu_device_of(const void *p) { return emu::device_of(p); }
 EMU_HOOK void cuda_emu_drop_waits(int drop) { emu::drops_waits = drop; }
 /* What the mock libraries of emu/ start: work of the stream, as a kernel, once or, of a graph, often; then
    done(arg). False: the call fails. */

@@ -1,6 +1,6 @@
 /* tests/cuda/emu/mock.h - what the mock libraries share: how they start work, and numbers of any type
 
-   Both libraries count types so that one list does for them. Loops that are long go over dense copies. */
+   cuBLASLt's and cuDNN's count types so that one list does for them. Loops that are long go over dense copies. */
 #ifndef FL_CUDA_EMU_MOCK_H
 #define FL_CUDA_EMU_MOCK_H
 #include <math.h>
@@ -15,6 +15,8 @@
 /* The program's. */
 extern int cuda_emu_device(void) __attribute__((weak));
 extern int cuda_emu_captures(void) __attribute__((weak)); /* whether this thread does */
+extern int cuda_emu_device_of(const void *p) __attribute__((weak)); /* -1: not on a device */
+extern int64_t cuda_emu_waiting_beside(void *stream) __attribute__((weak)); /* pieces of work of other streams */
 extern int cuda_emu_start(void (*work)(void *), void *arg, void *stream, void (*done)(void *))
     __attribute__((weak));
 
