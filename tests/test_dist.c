@@ -1009,7 +1009,8 @@ TEST(a_second_rank_of_one_number_is_refused) {
 
 static bool meet_over(const fl_dist_store *store, int rank, const char *secret, double seconds, int *fd) {
     return fl_dist_connect_ranks(&(fl_dist_rendezvous){rank, 2, "127.0.0.1", "all", store,
-                                                       fl_dist_now() + seconds, (const uint8_t *)secret, rank},
+                                                       fl_dist_now() + seconds, (const uint8_t *)secret,
+                                                       rank},
                                  fd);
 }
 /* A stranger connects to rank 0 before rank 1 does, and 0 says nothing, 1 says that it is rank 1, 2 claims to
@@ -1492,6 +1493,125 @@ TEST(nccl_has_every_collective_and_trains_as_one_rank) {
     dist_run("nccl", 2, everything_by_nccl, &w);
     w.shard = true;
     dist_run("nccl", 4, everything_by_nccl, &w);
+}
+
+/* Buckets of so many bytes are summed while the device still works on the pass that fills later ones. */
+static void overlaps(fl_dist_group *d, int rank, const dist_ranks *r, void *user) {
+    (void)r;
+    const int64_t bytes = *(const int64_t *)user;
+    int64_t *beside = of_mock("mock_nccl_beside");
+    int seen = 0, *calls = mock("mock_nccl_calls");
+    fl_nn_module *net = fl_nn_sequential(fl_nn_linear(40, 50), fl_nn_relu(), fl_nn_linear(50, 60),
+                                         fl_nn_relu(), fl_nn_linear(60, 50), fl_nn_relu(),
+                                         fl_nn_linear(50, 3));
+    fl_dist_model *m = fl_dist_data_parallel(d, net, .bucket_bytes = bytes, .first_bucket_bytes = bytes);
+    for (uint64_t seed = 1; seed <= 10; seed++) {
+        fl_scope s = fl_scope_begin();
+        cuda_emu_seed(2 * seed + (uint64_t)rank);
+        fl_var *x = fv_const(fl_normal(FL_SHAPE(8, 40), 0, 1, FL_F32, NULL));
+        fl_var *loss = fv_mean(fl_nn_forward(net, x), FL_ALL_AXES);
+        fl_nn_zero_grad(net);
+        CHECK(fl_sync(loss->value) && fl_dist_barrier(d));
+        const int before = *calls;
+        const int64_t reads = fl_host_reads();
+        *beside = 0;
+        CHECK(fl_backward(loss));
+        CHECK((*calls - before >= 3) == (bytes < 1 << 20) && fl_host_reads() == reads);
+        CHECK(fl_sync(loss->value));
+        seen += *beside >= 3;
+        fl_scope_end(&s);
+    }
+    CHECK((seen > 0) == (bytes < 1 << 20)); /* one bucket comes after the pass */
+    fl_dist_model_free(m);
+    fl_nn_free(net);
+}
+TEST(nccl_sums_a_bucket_during_the_pass) {
+    NEEDS_NCCL("2");
+    for (int64_t bytes = 9000; bytes <= 9000000; bytes *= 1000) dist_run("nccl", 2, overlaps, &bytes);
+}
+
+typedef enum spoiled { DIES, IS_LATE, ERRS, CALL_FAILS } spoiled;
+/* Rank 1, or the network, does that; rank 0 waits for its device, and then learns the reason. */
+static void spoils(fl_dist_group *d, int rank, const dist_ranks *r, void *user) {
+    static const char *const texts[] = {"rank 1 died", "the device has not run it in time",
+                                        "remote process exited", "internal error"};
+    static const fl_dist_failure_kind kinds[] = {FL_DIST_DEATH, FL_DIST_TIMEOUT, FL_DIST_BROKEN,
+                                                 FL_DIST_BROKEN};
+    const spoiled what = *(const spoiled *)user;
+    fl_tensor *t = fl_ones(FL_SHAPE(1000), FL_F32);
+    CHECK(fl_dist_all_reduce(d, t) && fl_item(fl_amax(t, FL_ALL_AXES)) == 2);
+    if (rank && what == DIES) raise(SIGKILL);
+    if (!rank && what == ERRS) *mock("mock_nccl_async_error") = 6;
+    if (!rank && what == CALL_FAILS) *mock("mock_nccl_fail_at") = 1;
+    const double begin = fl_dist_now();
+    bool ok = true;
+    if (rank) usleep(what == IS_LATE ? 3200000 : 1200000);
+    for (int i = 0; i < 20 && ok; i++) {
+        ok = fl_dist_all_reduce(d, t) && fl_sync(t);
+        if (ok && what == ERRS) usleep(100000);
+    }
+    const fl_dist_failure_info f = fl_dist_failure(d);
+    CHECK(!ok && fl_dist_now() - begin < r->timeout + 3);
+    if (!CHECK(strstr(f.text, texts[what]) && f.kind == kinds[what]))
+        printf("rank %d, %d: %s\n", rank, (int)f.kind, f.text);
+    CHECK_ERROR(texts[what]);
+    fl_error_clear();
+}
+TEST(nccl_names_what_spoils_a_call) {
+    NEEDS_NCCL("2");
+    for (int k = DIES; k <= CALL_FAILS; k++) {
+        dist_ranks r = {.impl = "nccl", .n = 2, .heartbeat = 5, .timeout = 2};
+        spoiled what = (spoiled)k;
+        dist_start(&r, spoils, &what);
+        dist_end(&r, k == DIES ? 1 : -1);
+    }
+}
+
+/* Libraries that hang at the end do not hang the program. */
+static void ends_late(fl_dist_group *d, int rank, const dist_ranks *r, void *user) {
+    (void)r, (void)user;
+    for (int k = 0; k < 2; k++) {
+        fl_dist_group *again = fl_dist_split(d, 0, rank);
+        *mock("mock_nccl_finalize_hangs") = 1;
+        __atomic_store_n(mock("mock_nccl_abort_hangs"), k, __ATOMIC_RELAXED);
+        const double begin = fl_dist_now();
+        fl_dist_close(again);
+        CHECK(fl_dist_now() - begin < 6);
+        CHECK_EQ_INT(*mock("mock_nccl_aborts"), k + 1);
+        *mock("mock_nccl_finalize_hangs") = 0;
+        __atomic_store_n(mock("mock_nccl_abort_hangs"), 0, __ATOMIC_RELAXED);
+        CHECK(fl_dist_barrier(d));
+    }
+    fl_tensor *t = fl_to(fl_ones(FL_SHAPE(3), FL_F32), "cpu");
+    char text[100];
+    snprintf(text, sizeof text, "got a tensor on 'cpu', expected one on '%s', which nccl takes: fl_to",
+             rank ? "cuda:1" : "cuda");
+    CHECK(!fl_dist_all_reduce(d, t));
+    CHECK_ERROR(text);
+    fl_error_clear();
+    CHECK(fl_dist_barrier(d));
+}
+TEST(nccl_cannot_hang_the_end) {
+    NEEDS_NCCL("2");
+    dist_run("nccl", 2, ends_late, NULL);
+}
+
+static void does_not_meet(fl_dist_group *d, int rank, const dist_ranks *r, void *user) {
+    (void)rank, (void)r;
+    CHECK(!d);
+    CHECK_ERROR(user);
+    fl_error_clear();
+}
+TEST(nccl_that_fails_to_start_is_an_error) {
+    NEEDS_NCCL("2");
+    for (int k = 0; k < 2; k++) {
+        dist_ranks r = {.impl = "nccl", .n = 2, .heartbeat = 5, .timeout = 5, .may_fail = true};
+        *mock("mock_nccl_fail_at") = 1;
+        if (k) setenv("FL_CUDA_LIBS", "no", 1);
+        dist_start(&r, does_not_meet, k ? "libnccl.so.2 of NCCL 2.14 or later is not found"
+                                        : "internal error");
+        dist_end(&r, -1);
+    }
 }
 
 /* ---- what starts ranks ---- */

@@ -1,4 +1,4 @@
-/* kernels/dist/nccl.h - NCCL as an implementation for fl_dist.h: tensors of the rank's GPU, by device pointers
+/* kernels/dist/nccl.h - NCCL as an implementation for fl_dist.h: tensors of the rank's GPU, where they are
 
    NCCL is loaded at run time, not linked. The calls of a group run on a stream of its own: it waits for the
    work on the tensors that was started before the call, and their later uses wait for it. The host waits in
@@ -177,8 +177,8 @@ static void *nccl__open(const fl_dist_rendezvous *p) {
     static int streams;
     pthread_once(&once, nccl__look);
     if (!nccl__found)
-        return fl_fail("nccl: libnccl.so.2 of NCCL 2.14 or later is not found: install it (libnccl2, or pip's "
-                       "nvidia-nccl-cu13), or name its folder in FL_CUDA_LIBS"), NULL;
+        return fl_fail("nccl: libnccl.so.2 of NCCL 2.14 or later is not found: install it (libnccl2, or "
+                       "nvidia-nccl-cu13 of pip), or name its folder in FL_CUDA_LIBS"), NULL;
     nccl__group *g = (nccl__group *)fl_heap_alloc(sizeof *g);
     if (!g) return NULL;
     const int chosen = nccl__default_device();
@@ -195,7 +195,8 @@ static void *nccl__open(const fl_dist_rendezvous *p) {
                               .stream = g->stream};
     if (!why) g->barrier_word = fl_buffer_new(1, &info);
     fl__nccl_status result = why || p->rank ? 0 : nccl__call.ncclGetUniqueId(&id);
-    bool ok = why ? fl_fail("nccl: %s", why) : g->barrier_word && (!result || nccl__fail("ncclGetUniqueId", result));
+    bool ok = why ? fl_fail("nccl: %s", why)
+                  : g->barrier_word && (!result || nccl__fail("ncclGetUniqueId", result));
     if (ok && !p->rank)
         ok = p->store->set(p->store, key, &id, sizeof id);
     else if (ok)

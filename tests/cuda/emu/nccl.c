@@ -50,7 +50,7 @@ typedef struct work {
 } work;
 struct fl__nccl_comm_data {
     world *w;
-    char path[40];
+    char path[128];
     int rank, size, device, polls;
     bool finalized;
     atomic_bool aborted;
@@ -215,7 +215,8 @@ static void run(void *arg) {
     }
     if (!w->sum || w->comm->aborted) return;
     memcpy(w->sum, w->parts, bytes);
-    for (int k = 1; k < w->comm->size; k++) fold(w->dtype, w->op, w->sum, w->parts + (size_t)k * bytes, w->count);
+    for (int k = 1; k < w->comm->size; k++)
+        fold(w->dtype, w->op, w->sum, w->parts + (size_t)k * bytes, w->count);
     if (w->op == FL__NCCL_AVG) halve(w->dtype, w->sum, w->count, w->comm->size);
 }
 
@@ -260,8 +261,8 @@ static fl__nccl_status later(work *w) {
 }
 
 /* Parts of all ranks: part r of `in`, `step` bytes after the last, to rank r of those that take a sum. */
-static fl__nccl_status sums(const void *in, void *out, size_t n, fl__nccl_dtype dtype, fl__nccl_op op, int root,
-                            size_t step, fl__nccl_comm c, void *stream) {
+static fl__nccl_status sums(const void *in, void *out, size_t n, fl__nccl_dtype dtype, fl__nccl_op op,
+                            int root, size_t step, fl__nccl_comm c, void *stream) {
     const size_t bytes = n * sizes[dtype];
     work *w = work_of(c, in, out, stream);
     if (!w) return FL__NCCL_INVALID;
@@ -280,8 +281,8 @@ fl__nccl_status ncclAllReduce(const void *in, void *out, size_t n, fl__nccl_dtyp
                               fl__nccl_comm c, fl__nccl_stream s) {
     return sums(in, out, n, dtype, op, -1, 0, c, s);
 }
-fl__nccl_status ncclReduce(const void *in, void *out, size_t n, fl__nccl_dtype dtype, fl__nccl_op op, int root,
-                           fl__nccl_comm c, fl__nccl_stream s) {
+fl__nccl_status ncclReduce(const void *in, void *out, size_t n, fl__nccl_dtype dtype, fl__nccl_op op,
+                           int root, fl__nccl_comm c, fl__nccl_stream s) {
     return sums(in, out, n, dtype, op, root, 0, c, s);
 }
 fl__nccl_status ncclReduceScatter(const void *in, void *out, size_t n, fl__nccl_dtype dtype, fl__nccl_op op,
