@@ -1567,6 +1567,43 @@ TEST(nccl_names_what_spoils_a_call) {
     }
 }
 
+/* Rank 1 dies in step 5, while rank 0 starts kernels, waits for them, or starts a bucket. */
+static void dies_in_training(fl_dist_group *d, int rank, const dist_ranks *r, void *user) {
+    const int seed = *(const int *)user;
+    (void)r;
+    cuda_emu_seed((uint64_t)(2 * seed + rank));
+    fl_nn_module *net = fl_nn_sequential(fl_nn_linear(40, 50), fl_nn_relu(), fl_nn_linear(50, 60),
+                                         fl_nn_relu(), fl_nn_linear(60, 3));
+    fl_dist_model *m = fl_dist_data_parallel(d, net, .bucket_bytes = 3000, .first_bucket_bytes = 3000);
+    fl_optim *o = fl_optim_sgd(fl_dist_parameters(m), .lr = 0.01);
+    double begin = 0;
+    bool ok = true;
+    for (int i = 0; i < 300 && ok; i++) {
+        fl_scope s = fl_scope_begin();
+        if (rank == 1 && i == 5) usleep((unsigned)seed * 1234567 % 7777), raise(SIGKILL);
+        begin = fl_dist_now();
+        fl_var *x = fv_const(fl_normal(FL_SHAPE(8, 40), 0, 1, FL_F32, NULL));
+        fl_var *loss = fv_mean(fl_nn_forward(net, x), FL_ALL_AXES);
+        fl_optim_zero_grad(o);
+        ok = fl_backward(loss) && fl_dist_step(m, o, seed % 2) && (seed % 3 || fl_sync(loss->value));
+        fl_scope_end(&s);
+    }
+    CHECK(!ok && fl_dist_now() - begin < 2);
+    CHECK_ERROR("rank 1 died");
+    fl_error_clear();
+    fl_optim_free(o);
+    fl_dist_model_free(m);
+    fl_nn_free(net);
+}
+TEST(nccl_names_a_rank_that_dies_in_training) {
+    NEEDS_NCCL("2");
+    for (int seed = 1; seed <= (test_full() ? 100 : 8); seed++) {
+        dist_ranks r = {.impl = "nccl", .n = 2, .heartbeat = 5, .timeout = 20};
+        dist_start(&r, dies_in_training, &seed);
+        dist_end(&r, 1);
+    }
+}
+
 /* Libraries that hang at the end do not hang the program. */
 static void ends_late(fl_dist_group *d, int rank, const dist_ranks *r, void *user) {
     (void)r, (void)user;

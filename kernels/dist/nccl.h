@@ -85,11 +85,11 @@ static bool nccl__enter(nccl__group *g) {
 /* Polls until what returned `result` is done, or a call is on the stream. */
 static bool nccl__finish(const nccl__group *g, const char *what, fl__nccl_status result, double deadline) {
     while (result == FL__NCCL_IN_PROGRESS) {
+        if (__atomic_load_n(&g->aborted, __ATOMIC_SEQ_CST))
+            return fl_fail("nccl: %s: the group has failed", what); /* comm may be NULL */
         const fl__nccl_status asked = nccl__call.ncclCommGetAsyncError(g->comm, &result);
         if (asked) return nccl__fail(what, asked);
         if (result != FL__NCCL_IN_PROGRESS) break;
-        if (__atomic_load_n(&g->aborted, __ATOMIC_SEQ_CST))
-            return fl_fail("nccl: %s: the group has failed", what);
         if (fl_dist_now() > deadline) return fl_fail("nccl: %s: timeout", what);
         usleep(20);
     }
@@ -117,10 +117,10 @@ static bool nccl__await_end(const nccl__group *g) {
     return !__atomic_load_n(&g->threads, __ATOMIC_SEQ_CST) && !__atomic_load_n(&g->comm, __ATOMIC_SEQ_CST);
 }
 
-/* Aborts the communicator when no call uses it, or after 1 s those that hang in it. */
+/* Aborts the communicator when no call uses it, or after 0.1 s those that hang in it. */
 static void *nccl__abort_thread(void *arg) {
     nccl__group *g = (nccl__group *)arg;
-    const double deadline = fl_dist_now() + 1;
+    const double deadline = fl_dist_now() + 0.1;
     while (__atomic_load_n(&g->inside, __ATOMIC_SEQ_CST) && fl_dist_now() < deadline) usleep(1000);
     fl__nccl_comm comm = __atomic_exchange_n(&g->comm, NULL, __ATOMIC_SEQ_CST);
     if (comm) nccl__call.ncclCommAbort(comm);
@@ -137,10 +137,8 @@ static void nccl__abort(void *self) {
 static void *nccl__close_thread(void *arg) {
     nccl__group *g = (nccl__group *)arg;
     fl_quiet(+1);
-    if (nccl__enter(g)) {
-        const bool ok = !flk_start(g->device) && !flk_wait(NULL, g->event) &&
-                        !__atomic_load_n(&g->aborted, __ATOMIC_SEQ_CST) &&
-                        nccl__finish(g, "ncclCommFinalize", nccl__call.ncclCommFinalize(g->comm), INFINITY);
+    if (!flk_start(g->device) && !flk_wait(NULL, g->event) && nccl__enter(g)) {
+        const bool ok = nccl__finish(g, "ncclCommFinalize", nccl__call.ncclCommFinalize(g->comm), INFINITY);
         fl__nccl_comm comm = ok ? __atomic_exchange_n(&g->comm, NULL, __ATOMIC_SEQ_CST) : NULL;
         if (comm) nccl__call.ncclCommDestroy(comm);
         nccl__leave(g);
@@ -279,7 +277,10 @@ static bool nccl__run_on_stream(nccl__group *g, const fl_dist_call *c, fl__nccl_
     const char *what = fl_dist_kind_name(c->kind), *why = flk_wait(g->stream, c->ready);
     const bool barrier = c->kind == FL_DIST_BARRIER;
     if (why) return fl_fail("nccl: %s: %s", what, why);
-    if (!nccl__finish(g, what, nccl__start(g, c, dtype, op), c->deadline)) return false;
+    if (!nccl__enter(g)) return false;
+    const bool ok = nccl__finish(g, what, nccl__start(g, c, dtype, op), c->deadline);
+    nccl__leave(g);
+    if (!ok) return false;
     g->latest = *c;
     g->more = true;
     if (g->event && !barrier) return true;
@@ -310,11 +311,9 @@ static fl_dist_answer nccl__run(void *self, const fl_dist_call *c) {
         return fl_fail("nccl: %s of %s%s is not supported", fl_dist_kind_name(c->kind),
                        fl_dtype_name(c->dtype), dtype < 0 ? "" : " with a scale"),
                FL_DIST_FAILED;
-    if (!nccl__enter(g)) return FL_DIST_FAILED;
-    const bool ok = nccl__run_on_stream(g, c, (fl__nccl_dtype)dtype,
-                                        mean ? FL__NCCL_AVG : (fl__nccl_op)ops[c->reduction]);
-    nccl__leave(g);
-    return !ok ? FL_DIST_FAILED : mean ? FL_DIST_SCALED : FL_DIST_DONE;
+    const fl__nccl_op op = mean ? FL__NCCL_AVG : (fl__nccl_op)ops[c->reduction];
+    if (!nccl__run_on_stream(g, c, (fl__nccl_dtype)dtype, op)) return FL_DIST_FAILED;
+    return mean ? FL_DIST_SCALED : FL_DIST_DONE;
 }
 
 /* Whether calls on the stream go on: no rank has failed, and those of the event are done by the deadline. */
