@@ -1476,6 +1476,9 @@ static void everything_by_nccl(fl_dist_group *d, int rank, const dist_ranks *r, 
                   *part = fl_zeros(FL_SHAPE(7), dtype);
         const fl_dist_reduction op = fl_dtype_is_float(dtype) ? FL_DIST_AVG : FL_DIST_MAX;
         if (CHECK(fl_dist_all_reduce(d, t, .op = op))) check_reduced("all_reduce", t, op, r->n, 0, 1);
+        t = brought(rank, 0, 7, dtype);
+        if (fl_dtype_is_float(dtype) && CHECK(fl_dist_all_reduce(d, t, .op = op, .scale = 0.5)))
+            check_reduced("all_reduce, scaled", t, op, r->n, 0, 0.5);
         if (CHECK(fl_dist_reduce_scatter(d, part, whole)))
             check_reduced("reduce_scatter", part, FL_DIST_SUM, r->n, 7 * rank, 1);
         t = brought(rank, 0, 7, dtype);

@@ -129,6 +129,7 @@ FL_PRIVATE fl_tensor *fl__dist_new_tensor(const fl_dist_group *d, fl_shape shape
 #include <stdlib.h>
 #include <string.h>
 #include "../ops/copy.h"
+#include "../ops/elementwise.h"
 #ifndef _WIN32
 #include <unistd.h>
 #endif
@@ -158,6 +159,7 @@ struct fl_dist_work {
     fl__dist_record record;
     fl__dist_operand in, out;
     fl__dist_state state;
+    double scale; /* applied by fl_dist_wait */
     bool ok, taken, ended; /* taken: by fl_dist_device.take; ended: tensors are unmapped */
     fl_dist_work *next;
     char error[400];
@@ -425,6 +427,13 @@ static bool fl__dist_map(fl__dist_operand *side, fl_tensor *t, int access, void 
     return ok;
 }
 
+static bool fl__dist_scale_tensor(fl_tensor *t, double scale) {
+    fl_scope s = fl_scope_begin();
+    const bool ok = !t || fl_assign_op(t, FL_OP_mul, t, fl_num(scale));
+    fl_scope_end(&s);
+    return ok;
+}
+
 /* The buffers of a work's tensors, as fl_dist_device takes them. */
 static fl_buffer *const *fl__dist_buffers(const fl_dist_work *w, fl_buffer *b[2]) {
     b[0] = w->out.dense ? w->out.dense->buffer : NULL;
@@ -487,6 +496,7 @@ FL_API bool fl_dist_wait(fl_dist_work *w) {
         w->ended = true;
         if (w->taken && !w->held->impl->device->release(&w->call, fl__dist_buffers(w, b))) w->ok = false;
         fl__dist_unmap(&w->in, false);
+        if (w->ok && w->scale != 1) w->ok = fl__dist_scale_tensor(w->out.dense, w->scale);
         if (!fl__dist_unmap(&w->out, w->ok) && w->ok)
             w->ok = false, snprintf(w->error, sizeof w->error, "the result could not be copied");
     }
@@ -640,6 +650,7 @@ static bool fl__dist_call(fl_dist_group *d, fl_dist_kind kind, fl_tensor *out, f
         w->group = w->held = d;
         d->works++;
         w->ended = w->ok = w->taken = false;
+        w->scale = 1;
         w->state = FL__DIST_FINISHED;
         ok = fl__dist_map(&w->out, out, access | FL_WRITE | (f->out == '=' ? FL_READ : 0), &out_bytes) &&
              fl__dist_map(&w->in, in, access | FL_READ, &in_bytes);
@@ -654,6 +665,7 @@ static bool fl__dist_call(fl_dist_group *d, fl_dist_kind kind, fl_tensor *out, f
                                  .scale = fl_option(o.scale, 1),
                                  .in = in_bytes,
                                  .out = out_bytes};
+        if (backend) w->scale = w->call.scale, w->call.scale = 1;
         if (o.op == FL_DIST_AVG) w->call.scale /= d->size;
         if (backend) ok = w->taken = d->impl->device->take(d->self, &w->call, fl__dist_buffers(w, b));
     }

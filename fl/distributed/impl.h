@@ -89,10 +89,11 @@ typedef enum fl_dist_answer {
     FL_DIST_DECLINED /* not supported: the composition is used */
 } fl_dist_answer;
 /* Functions of an implementation whose run takes addresses of a device and returns when the call is on the
-   device's queue. The calling thread calls take before run, for the buffers of tensors (out, in; or NULL) of
-   that backend: it orders the call after earlier work on them, and sets stream and ready of c. It calls
-   release after run, or after a failure: later work on them comes after the call. The group's thread calls
-   check every 0.05 s between calls: false after fl_fail if those on the queue will not end. */
+   device's queue; scale is 1, or that of an average. The calling thread calls take before run, for the
+   buffers of tensors (out, in; or NULL) of that backend: it orders the call after earlier work on them, and
+   sets stream and ready of c. It calls release after run, or after a failure: later work on them comes after
+   the call. The group's thread calls check every 0.05 s between calls: false after fl_fail if those on the
+   queue will not end. */
 typedef struct fl_dist_device {
     const char *(*backend)(void *self);
     bool (*take)(void *self, fl_dist_call *c, fl_buffer *const b[2]);

@@ -305,11 +305,11 @@ static fl_dist_answer nccl__run(void *self, const fl_dist_call *c) {
     const int dtype = (int)c->dtype < FL_DTYPE_COUNT ? dtypes[c->dtype] - 1 : -1;
     const bool sums = c->kind == FL_DIST_ALL_REDUCE || c->kind == FL_DIST_REDUCE ||
                       c->kind == FL_DIST_REDUCE_SCATTER,
-               mean = c->reduction == FL_DIST_AVG && c->scale * g->size == 1;
+               mean = sums && c->reduction == FL_DIST_AVG;
     if (!c->count && c->kind != FL_DIST_BARRIER) return FL_DIST_SCALED;
-    if (sums && (dtype < 0 || (c->scale != 1 && !mean)))
-        return fl_fail("nccl: %s of %s%s is not supported", fl_dist_kind_name(c->kind),
-                       fl_dtype_name(c->dtype), dtype < 0 ? "" : " with a scale"),
+    if (sums && dtype < 0)
+        return fl_fail("nccl: %s of %s is not supported: cast first", fl_dist_kind_name(c->kind),
+                       fl_dtype_name(c->dtype)),
                FL_DIST_FAILED;
     const fl__nccl_op op = mean ? FL__NCCL_AVG : (fl__nccl_op)ops[c->reduction];
     if (!nccl__run_on_stream(g, c, (fl__nccl_dtype)dtype, op)) return FL_DIST_FAILED;
