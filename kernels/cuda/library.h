@@ -120,8 +120,8 @@ FL_PRIVATE bool fl__cuda_library(const char *file, const char *instead, const ch
         memcpy((char *)functions + (size_t)i * sizeof f, &f, sizeof f);
     }
     if (missing)
-        fl_log_message(FL_LOG_WARN, "cuda: %s of %s is not found (FL_CUDA_LIBS): %s", missing, file,
-                       instead);
+        fl_log_message(FL_LOG_WARN, "cuda: %s%s%s is not found (FL_CUDA_LIBS): %s", library ? missing : "",
+                       library ? " of " : "", file, instead);
     return !missing;
 }
 
