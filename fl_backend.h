@@ -2473,25 +2473,26 @@ void *fl_map(fl_tensor *t, int access) {
         return fl_err_null("fl_map: t is a copied view, for backend '%s' copies views: a write would be lost",
                        fl_backend_name(t));
     const fl_backend *be = &fl__backends[t->backend];
-    const bool there = access & FL_ON_DEVICE && be->map; /* else the device is the host */
+    const bool hooked = be->map && !(access & FL_ON_DEVICE);
+    if (!hooked && !t->buffer)
+        return fl_err_null("fl_map: backend '%s' has no addresses for FL_ON_DEVICE", fl_backend_name(t));
     if (!fl__host_access(t, access) || !fl__await_calls(t->buffer, access & FL_WRITE)) return fl_raise();
     if (!be->map && !fl_sync(t))
         return fl_raise(); /* a map hook waits itself, only for t */
-    char *p = there ? fl_data(t) : be->map ? fl__map_by_hook(be, t, access) : fl__buffer_map(t->buffer);
+    char *p = hooked ? fl__map_by_hook(be, t, access) : fl__buffer_map(t->buffer);
     if (!p) return fl_raise();
-    if (access & FL_READ && !there) __atomic_fetch_add(&fl__host_reads, 1, __ATOMIC_RELAXED);
+    if (access & FL_READ && (hooked || !be->map)) __atomic_fetch_add(&fl__host_reads, 1, __ATOMIC_RELAXED);
     if (access & FL_WRITE) ++*fl__version(t);
-    return be->map ? p : p + fl__byte_offset(t);
+    return hooked ? p : p + fl__byte_offset(t);
 }
 
 void fl_unmap(fl_tensor *t, int access) {
     if (!t || t->weak || !fl__has_storage(t)) return;
     const fl_backend *be = &fl__backends[t->backend];
-    if (access & FL_ON_DEVICE && be->map) return;
-    if (be->unmap)
-        be->unmap(be, t, access);
-    else if (!be->map)
+    if (access & FL_ON_DEVICE || (!be->unmap && !be->map))
         fl_buffer_unmap(t->buffer);
+    else if (be->unmap)
+        be->unmap(be, t, access);
 }
 
 #endif /* FL_BACKEND_IMPL */
