@@ -399,6 +399,32 @@ static void channels_grad_case(fl_dtype d, layout l, fl_shape s, int64_t groups)
     case_end(ok);
 }
 
+/* batch_statistics, as running statistics that they replace: mean, and var n / (n - 1) */
+static void statistics_case(fl_dtype d, layout l, fl_shape s) {
+    char text[100];
+    if (!case_begin("batch_statistics", d, l, "%s", fl_shape_text(s, text, sizeof text))) return;
+    operand x = make_operand(s, d, l, TAME);
+    const int64_t c = s.dim[1], count = x.a.n / c, rest = count / s.dim[0];
+    fl_tensor *got[2];
+    array want[2];
+    double *scale[2];
+    for (int i = 0; i < 2; i++) {
+        got[i] = fl_zeros(FL_SHAPE(c), fl_dtype_wide(d));
+        want[i] = new_array(FL_SHAPE(c), fl_dtype_wide(d));
+        scale[i] = take((size_t)c * sizeof **scale);
+        for (int64_t k = 0; k < x.a.n; k++) {
+            const int64_t at = k / rest % c;
+            const double one = x.a.f[k], off = one - want[0].f[at];
+            want[i].f[at] += i ? off * off / (count - 1) : one / count;
+            scale[i][at] += i ? (off * off + fabs(off * one) + one * one * 0x1p-24) / (count - 1)
+                              : fabs(one) / count; /* 2^-24: off has the mean's rounding */
+        }
+    }
+    bool ok = fl_batch_norm(x.t, NULL, NULL, .train = true, .momentum = 1, .mean = got[0], .var = got[1]);
+    for (int i = 0; ok && i < 2; i++) ok = agrees(got[i], &want[i], (tolerance){4, 32, 0}, scale[i], false);
+    case_end(ok);
+}
+
 /* >>cross_entropy of rows x [n, c]: the loss, or with dy [n] the gradient of the logits */
 
 static void cross_entropy_row(const double *x, int64_t c, int64_t target, double smoothing,
@@ -647,8 +673,8 @@ static void layers_group(void) {
                                         "gru_cell",   "embedding_bag", "embedding"};
     static const fl_shape images[] = {{3, {2, 4, 3}}, {4, {2, 6, 3, 2}}, {5, {3, 2, 2, 1, 2}}};
     static const fl_shape of_losses[] = {{1, {17}}, {2, {3, 5}}, {3, {2, 3, 4}}};
-    for (int i = 0; i < 2; i++) {
-        const char *name = i ? "group_norm_grad" : "batch_norm_grad";
+    for (int i = 0; i < 3; i++) {
+        const char *name = i == 2 ? "batch_statistics" : i ? "group_norm_grad" : "batch_norm_grad";
         expect_row(name, FLOATS, UNWEAK, 0, 0);
         snprintf(row_of(name)->tolerance, 64, "4 ulp + 32 eps of sum |terms|");
     }
@@ -671,6 +697,7 @@ static void layers_group(void) {
             for (int i = 0; i < 3; i++) {
                 channels_case(d, (layout)l, images[i], true, 0);
                 channels_grad_case(d, (layout)l, images[i], 0);
+                statistics_case(d, (layout)l, images[i]);
                 channels_case(d, (layout)l, images[i], false, 2);
                 channels_grad_case(d, (layout)l, images[i], 2);
                 for (int n = 0; n < LOSSES && l < BROADCAST; n++)
