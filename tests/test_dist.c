@@ -1039,6 +1039,32 @@ static bool attack_data_port(const fl_dist_store *store, int attack) {
     return attack >= 2 ? (fl_dist_socket_close(fd), true) : true; /* others stay connected */
 }
 
+static fl_dist_answer declining_run(void *self, const fl_dist_call *c) {
+    (void)self, (void)c;
+    return FL_DIST_DECLINED;
+}
+static void *open_nothing(const fl_dist_rendezvous *p) {
+    return (void)p, NULL;
+}
+static void end_nothing(void *self) {
+    (void)self;
+}
+
+/* An implementation has exchange, or a run that declines nothing. */
+TEST(an_implementation_may_lack_exchange_if_its_run_takes_all) {
+    static fl_dist_impl impl = {
+        .name = "declines", .open = open_nothing, .abort = end_nothing, .close = end_nothing};
+    float x[4] = {0};
+    const fl_dist_call c = {.kind = FL_DIST_ALL_REDUCE, .dtype = FL_F32, .count = 4, .scale = 1, .out = x};
+    test_errors_return();
+    CHECK(!fl_dist_impl_use(&impl));
+    CHECK_ERROR("open, abort, close, or both exchange and run, is NULL");
+    impl.run = declining_run;
+    CHECK(fl_dist_impl_use(&impl));
+    CHECK(!fl_dist_run(&impl, NULL, 0, 2, &c));
+    CHECK_ERROR("fl_dist_all_reduce: declines has no exchange, and its run declined the call");
+}
+
 /* Two ranks of this test exchange their addresses in a new folder, whose name ends in XXXXXX before. */
 static bool begin_meeting(char *folder) {
     test_errors_return();

@@ -212,9 +212,10 @@ static int64_t fl__dist_process(void) {
 
 FL_API bool fl_dist_impl_use(const fl_dist_impl *impl) {
     const int most = sizeof fl__dist_impls / sizeof *fl__dist_impls;
-    if (!impl || !impl->name || !impl->open || !impl->exchange || !impl->abort || !impl->close)
-        return fl_fail(
-            "fl_dist_impl_use: impl, or its name, open, exchange, abort or close, is NULL");
+    if (!impl || !impl->name || !impl->open || !impl->abort || !impl->close ||
+        (!impl->exchange && !impl->run))
+        return fl_fail("fl_dist_impl_use: impl, or its name, open, abort, close, or both exchange and run, "
+                       "is NULL");
     for (int i = 0; i < most; i++)
         if (!fl__dist_impls[i] || !strcmp(fl__dist_impls[i]->name, impl->name))
             return fl__dist_impls[i] = impl, true;

@@ -486,8 +486,12 @@ FL_PRIVATE bool fl__dist_is_short(const fl_dist_call *c) {
 FL_API bool fl_dist_run(const fl_dist_impl *impl, void *self, int rank, int size, const fl_dist_call *c) {
     if (!fl_given(c, "fl_dist_run", "the call")) return false;
     const fl__dist_run r = {impl, self, rank, size, c, c->dtype ? fl_dtype_size(c->dtype) : 1};
-    const bool own = impl && impl->run && size > 1 && !(impl->prompt && fl__dist_is_short(c));
+    const bool simple = impl && impl->prompt && impl->exchange && fl__dist_is_short(c);
+    const bool own = impl && impl->run && size > 1 && !simple;
     const fl_dist_answer answer = own ? impl->run(self, c) : FL_DIST_DECLINED;
+    if (answer == FL_DIST_DECLINED && impl && !impl->exchange && size > 1)
+        return fl_fail("%s: %s has no exchange, and its run declined the call",
+                       fl__dist_signature_of((int)c->kind)->fn, impl->name);
     if (answer == FL_DIST_FAILED || (answer == FL_DIST_DECLINED && !fl__dist_compose(&r))) return false;
     const bool has = c->kind != FL_DIST_REDUCE || rank == c->root;
     if (fl__dist_signature_of((int)c->kind)->reduces && has && c->scale != 1 && answer != FL_DIST_SCALED)
