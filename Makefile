@@ -548,7 +548,8 @@ $(FUZZ)/fuzz_%: tests/fuzz_%.c tests/fuzz.h tests/fuzz_composed.h $(FUZZ)/libfl.
 # is CPU_GEMM_TILE. The first include brings all that is declared, the second one the implementation. It is
 # a file, so that ccache can know it.
 unit_name = $(shell echo $(1) | sed 's,^fl[_/],,; s,^kernels/,,; s,/,_,g' | tr a-z A-Z)
-CUDA_UNITS = $(if $(CUDA),fl_backend.h fl_cuda.h fl/distributed/group.h fl/speech/lattice.h $(filter kernels/cuda/%,$(UNITS)))
+CUDA_UNITS = $(if $(CUDA),fl_backend.h fl_cuda.h fl/distributed/group.h fl/speech/lattice.h \
+             $(filter kernels/cuda/%,$(UNITS)))
 CUDA_UNIT_OBJECTS = $(CUDA_UNITS:%.h=$(BUILD)/%.o)
 PLAIN_OBJECTS = $(patsubst %.h,$(PLAIN)/%.o,$(filter-out $(CUDA_UNITS),$(UNITS)))
 OBJECTS = $(PLAIN_OBJECTS) $(CUDA_UNIT_OBJECTS)
@@ -599,7 +600,8 @@ ifeq ($(CUDA),emu)
 CUDA_CC = $(or $(CUDA_CXX),g++) -x c++ -std=c++17 $(if $(SAN),-O1 $(SAN_FLAGS),-O2) -g1 -Wall -Wextra \
           -Wno-unknown-pragmas -Wno-clobbered -pthread -ffp-contract=off -fno-math-errno -fno-trapping-math \
           -DFL_CUDA_EMU -DFL_QUICK -Itests/cuda/emu -DFLK_ARCHS='"$(CUDA_ARCH)"'
-CUDA_LIBS = -lstdc++ -ldl $(foreach f,start device captures device_of waiting_beside,-Wl,--export-dynamic-symbol=cuda_emu_$(f))
+CUDA_LIBS = -lstdc++ -ldl $(foreach f,start device captures device_of waiting_beside, \
+            -Wl,--export-dynamic-symbol=cuda_emu_$(f))
 else ifneq ($(CUDA),)
 CUDA_CC = $(NVCC) -std=c++17 -O3 --fmad=false \
           $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) \

@@ -301,7 +301,7 @@ static void attends(attention_case c, int runs) {
     for (int i = 0; i < 4; i++) {
         fl_tensor *off = fl_amax(fl_abs(fl_sub(got[i], want[i])), FL_ALL_AXES);
         fl_tensor *size = fl_amax(fl_abs(want[i]), FL_ALL_AXES);
-        if (!CHECK(fl_item(off) <= 0.025 * (0.2 + fl_item(size)))) /* NaN is none */
+        if (!CHECK(fl_item(off) <= 0.025 * (0.2 + fl_item(size)))) /* false of NaN */
             printf("  %d x %d, mask %d, causal %d, offset %d, dropout %g, result %d: %g of %g\n",
                    (int)c.queries, (int)c.keys, c.mask, c.causal, (int)c.offset, c.dropout, i, fl_item(off),
                    fl_item(size));

@@ -737,7 +737,8 @@ static bool fl__dnn_attention_of(const fl_call *c, fl__dnn_use *u) {
     const int64_t queries = c->in[0]->shape[c->in[0]->ndim - 2], keys = c->in[1]->shape[c->in[1]->ndim - 2];
     if (a->p >= 1 || a->softcap != 0 || a->window || (a->causal && a->offset > INT32_MAX)) return false;
     if (queries == 1 && keys == 1) return false; /* the gradient of it is not supported */
-    if (a->causal && a->offset && (a->p > 0 || !c->in[3]->weak)) return false; /* NVIDIA's frontend refuses it */
+    if (a->causal && a->offset && (a->p > 0 || !c->in[3]->weak))
+        return false; /* cuDNN makes a plan, which NVIDIA's frontend refuses to ask for */
     if (c->in[0]->dtype != FL_F16 && c->in[0]->dtype != FL_BF16) return false;
     if (!fl__dnn_bias_of(u, c->in[3])) return false;
     for (int i = 0; i < FL__DROPOUT; i++)

@@ -243,8 +243,8 @@ FL_CUDA_SLOT(fl__cuda_sum_squares) {
     why = fl__cuda_enter(leaves);
     if (!l->n) e.follows = false;
     fl__cuda_queue.dtype = (int)x->dtype;
-    const bool room = fl__cuda_queue.work || (fl__cuda_queue.work = fl__cuda_scratch(c, BYTES));
-    if (room) {
+    const bool has_work = fl__cuda_queue.work || (fl__cuda_queue.work = fl__cuda_scratch(c, BYTES));
+    if (has_work) {
         l->entry[l->n++] = e;
         fl__cuda_hold(x->buffer, false);
         if (!sum->weak) fl__cuda_hold(sum->buffer, false);
@@ -252,7 +252,7 @@ FL_CUDA_SLOT(fl__cuda_sum_squares) {
         flk_before_next(fl__cuda_leave_now);
     }
     pthread_mutex_unlock(&fl__cuda_queue.lock);
-    return room && fl__cuda_started(c, why);
+    return has_work && fl__cuda_started(c, why);
 }
 
 FL_PRIVATE void fl__cuda_step_slots(fl_backend *cuda) {
