@@ -256,6 +256,40 @@ static fl_nn_module *norm_net(fl_rng *rng) {
         fl_nn_relu6());
 }
 
+/* The calls of a forward pass. g[0..3]: x's gradient, the first weight's and bias's, and the gradient with
+   respect to that weight of the sum of squares of x's. */
+static int conv_gradients(fl_nn_module *net, fl_var *x, fl_tensor *g[4]) {
+    fl_var *w = fl_nn_param_at(net->child[0], 0), *b = fl_nn_param_at(net->child[0], 1);
+    fl_call_hook(count_call, NULL, NULL);
+    calls_seen = 0;
+    fl_var *y = fl_nn_forward(net, x);
+    fl_call_hook(NULL, NULL, NULL);
+    fl_var *loss = fv_sum(fv_square(y), FL_ALL_AXES), *d[3];
+    if (!fl_grads(FV_LIST(loss), FV_LIST(x, w, b), d, .create_graph = true)) return -1;
+    for (int i = 0; i < 3; i++) g[i] = fv_value(d[i]);
+    g[3] = fv_value(fl_grad(fv_sum(fv_square(d[0]), FL_ALL_AXES), w, false));
+    return calls_seen;
+}
+
+/* The same numbers as while a hook watches each module. */
+TEST(a_relu_joins_its_convolution_in_training) {
+    fl_rng rng = {7, 0};
+    fl_scope s = fl_scope_begin();
+    fl_nn_module *net = fl_nn_sequential(fl_nn_conv2d(3, 8, 3, .pad = 1, .rng = &rng), fl_nn_relu(),
+                                         fl_nn_conv2d(8, 5, 3, .stride = 2, .rng = &rng), fl_nn_relu());
+    fl_var *x = fv_param(fl_normal(FL_SHAPE(2, 3, 9, 10), 0, 1, FL_F32, &rng));
+    fl_tensor *joined[4], *want[4];
+    CHECK_EQ_INT(conv_gradients(net, x, joined), 2);
+    fl_nn_call_hook before = fl_nn_set_call_hook((fl_nn_call_hook){see_call, NULL});
+    CHECK_EQ_INT(conv_gradients(net, x, want), 4);
+    fl_nn_set_call_hook(before);
+    for (int i = 0; i < 4; i++)
+        CHECK(apart(joined[i], want[i]) <= 1e-6 * item(fl_amax(fl_abs(want[i]), FL_ALL_AXES)));
+    fl_nn_free(net);
+    fl_scope_end(&s);
+    CHECK_NO_ERROR();
+}
+
 /* Batch norms and ReLUs go into frozen convolutions, while nobody looks in between. */
 TEST(frozen_norms) {
     fl_rng rng = {7, 0};

@@ -16,9 +16,9 @@ extern "C" {
 FL_API fl_nn_module *fl_nn_sequential_of(int n, fl_nn_module *const *children);
 /* Whether m was made by fl_nn_sequential. */
 FL_API bool fl_nn_is_sequential(const fl_nn_module *m);
-/* Runs n modules in sequence, as Sequential does, for custom forward functions. While gradients are off and
-   no calls are watched, a frozen 2-d convolution (fl_nn_freeze) is fused with the batch norm and the ReLU
-   that follow it. */
+/* Runs n modules in sequence, as Sequential does, for custom forward functions. Unless calls are watched, a
+   2-d convolution is fused with a ReLU that follows it and, while gradients are off and it is frozen
+   (fl_nn_freeze), with a batch norm between them. */
 FL_API fl_vars fl_nn_run_sequence(fl_nn_module *const *m, int64_t n, fl_vars in);
 
 /* Holds modules for a custom forward function, which calls m->child[i]; calling the list itself is an error

@@ -51,8 +51,8 @@ FL_API fl_nn_module *fl_nn_conv_transpose3d_opt(int64_t in, int64_t out, int64_t
    values and files are unchanged. Returns false after an error. */
 FL_API bool fl_nn_channels_last(fl_nn_module *m);
 
-/* For containers: whether m is a frozen 2-d convolution that can be fused with the batch norm `norm` (NULL:
-   none) now, while nothing is recorded or watched. */
+/* For containers: whether m is a 2-d convolution that can now be fused with a ReLU, or with the batch norm
+   `norm` if that is not NULL: while it is frozen and no gradient is recorded. */
 FL_PRIVATE bool fl__nn_conv_can_fuse(const fl_nn_module *m, const fl_nn_module *norm);
 /* Runs that fused op, with cached weights that include the norm, then a ReLU if relu. */
 FL_PRIVATE fl_var *fl__nn_conv_fused(fl_nn_module *m, const fl_nn_module *norm, bool relu, fl_var *x);
@@ -252,13 +252,12 @@ static fl_nn_module *fl__nn_conv_new(int dims, bool transposed, int64_t in, int6
 
 FL_PRIVATE bool fl__nn_conv_can_fuse(const fl_nn_module *m, const fl_nn_module *norm) {
     bool relu;
-    if (m->type != &fl__nn_conv_types[0][1] || fl_grad_enabled() || fl__nn_watched()) return false;
+    if (m->type != &fl__nn_conv_types[0][1] || fl__nn_watched()) return false;
+    if (!norm) return true;
     const fl_tensor *w = fv_value(fl_nn_param_at(m, 0));
-    if (!fl_buffer_is_frozen(w->buffer)) return false;
-    return !norm || (fl__nn_batch_norm_is_affine(norm, &relu) && m->n_param + m->n_buffer <= 2 &&
-                     norm->n_param + norm->n_buffer <= FL__NN_FOLDS - 2 &&
-                     norm->buffer[0].tensor->dtype == w->dtype &&
-                     norm->buffer[0].tensor->shape[0] == w->shape[0]);
+    return !fl_grad_enabled() && fl_buffer_is_frozen(w->buffer) && fl__nn_batch_norm_is_affine(norm, &relu) &&
+           m->n_param + m->n_buffer <= 2 && norm->n_param + norm->n_buffer <= FL__NN_FOLDS - 2 &&
+           norm->buffer[0].tensor->dtype == w->dtype && norm->buffer[0].tensor->shape[0] == w->shape[0];
 }
 
 static void fl__nn_fold_record(fl__nn_folded *f, const fl_nn_module *m) {

@@ -5,9 +5,9 @@
 
    Records (args: fl_conv2d_args). In the op table of fl_backend.h: conv2d x, w -> y; conv2d_grad_input
    dy, w -> dx; conv2d_grad_weight x, dy -> dw. Registered here: conv2d_bias x, w, bias -> y, or max(0, y) if
-   args.relu. relu is set only for conv2d_bias; without a bias, or while a gradient is recorded, it is a
-   separate op. 1-d convolution is conv2d of one row. 3-d convolution is one conv2d per output depth: the
-   input depths under the kernel become channels. Transposed, overlapping output depths are added. */
+   args.relu. relu is set only for conv2d_bias; without a bias it is a separate op. 1-d convolution is conv2d
+   of one row. 3-d convolution is one conv2d per output depth: the input depths under the kernel become
+   channels. Transposed, overlapping output depths are added. */
 #ifndef FL_TENSOR_H
 #include "../../fl_tensor.h"
 #endif
@@ -221,14 +221,14 @@ static fl_var *fv__conv2d_record(const char *name, fl_tensor *y, fl_back_fn back
     return fv_record_args(name, y, back, FV_IN(p, q, bias), FV_SAVE(saved_p, saved_q), &a, sizeof a);
 }
 
+/* With relu one record computes two nodes. The gradient of the first does not read its value: y stands in for
+   it. */
 FL_API fl_var *fv_conv2d_run(fl_var *x, fl_var *w, fl_var *bias, fl_conv2d_args a) {
-    if (a.relu && fl_grad_enabled()) {
-        a.relu = false;
-        fl_scope s = fl_scope_begin();
-        return fv_scope_return(&s, fv_relu(fv_conv2d_run(x, w, bias, a)));
-    }
+    const bool relu = a.relu;
     fl_tensor *y = fl_conv2d_run(fv_value(x), fv_value(w), fv_value(bias), a);
-    return fv__conv2d_record(bias ? "conv2d_bias" : "conv2d", y, fv__conv2d_back, x, w, bias, a);
+    a.relu = false;
+    fl_var *conv = fv__conv2d_record(bias ? "conv2d_bias" : "conv2d", y, fv__conv2d_back, x, w, bias, a);
+    return conv && relu ? fv_record_formula(FL_OP_relu, conv, y) : conv;
 }
 
 FL_API fl_var *fv_conv2d_grad_input(fl_var *dy, fl_var *w, fl_shape x_shape, fl_conv2d_args a) {
