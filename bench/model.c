@@ -15,7 +15,9 @@
        --digest  also a line `digest`, the model, losses of the steps behind the warm-up, and a hash of the
                 parameters after them
        --device cuda: parameters, batch and steps on that backend; every timer waits for it. There f32 is
-                strict and tf32 lets products round; percent_of_fma is empty, memory is the device's
+                strict and tf32 lets products round; percent_of_fma is empty, memory is the device's. Also a
+                line `counts`: plans that each step makes anew, since too many shapes share a place, and
+                attention that cuDNN does not support
        --loading DIR  images of a folder of classes, read, decoded, cropped, mirrored and normalised by two
                 threads while steps run; a step's seconds include the waiting for its batch
        --nchw   row-major images; by default networks for images run channels-last
@@ -31,6 +33,8 @@
    inputs and of weights cost as much each. Memory is the allocator's peak above parameters, optimizer state
    and batch: activations, gradients, workspace. */
 #include "../fl_backend.h"
+#include "../kernels/cuda/dnn.h"
+#include "../kernels/cuda/plan.h"
 #include "models/model.h"
 #include "../examples/extend/training.h"
 #include "peaks.h"
@@ -38,6 +42,9 @@
 #include <math.h>
 #include <sys/resource.h>
 #include <time.h>
+
+#pragma weak fl__cuda_plan_evictions
+#pragma weak fl__cuda_dnn_declined
 
 typedef struct settings {
     const model *m;
@@ -367,6 +374,9 @@ static void print_line(const settings *s, figures *f, double peak) {
         median[1], median[2], median[3], rate, peak > 0 ? 100 * rate / peak : 0.0,
         f->memory, f->rss, commit ? commit : "-", f->flop * 1e-9,
         (long long)f->conversions, f->first);
+    if (on_device(s) && fl__cuda_plan_evictions && fl__cuda_dnn_declined)
+        printf("counts\t%s\t%lld plans were evicted\t%lld attentions were left to own kernels\n", s->m->name,
+               (long long)fl__cuda_plan_evictions(), (long long)fl__cuda_dnn_declined());
     if (!s->digest) return;
     printf("digest\t%s\t", s->m->name);
     for (int i = 0; i < s->iterations; i++) printf("%s%.9g", i ? " " : "", f->loss[i]);
