@@ -312,7 +312,8 @@ static void *fl__dist_group_thread(void *arg) {
     fl_dist_group *d = arg;
     fl_quiet(+1);
     void *self = d->impl->open(&d->place);
-    if (!self) fl__dist_take_error(d->error, sizeof d->error, "open failed without an error text");
+    if (!self)
+        fl__dist_take_error(d->error, sizeof d->error, "the implementation's open gave no error text");
     fl__dist_link_lock(d->link, true);
     d->self = self;
     d->opened = true;
@@ -806,7 +807,7 @@ static bool fl__dist_start(fl_dist_group *d, double deadline) {
     else if (!d->opened)
         fl_fail("fl_dist_init: %s did not connect before the timeout", d->impl->name);
     else if (!d->self)
-        fl_fail("fl_dist_init: %s: %s", d->impl->name, d->error);
+        fl_fail("fl_dist_init: %s", d->error);
     const bool ok = d->opened && d->self && !failed;
     if (!ok) d->stop = true;
     fl__dist_link_lock(d->link, false);
