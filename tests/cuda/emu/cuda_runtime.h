@@ -409,15 +409,15 @@ EMU_HOOK int64_t cuda_emu_waiting_beside(void *stream) { /* in others, for work 
 EMU_HOOK int cuda_emu_device_of(const void *p) { return emu::device_of(p); }
 EMU_HOOK void cuda_emu_drop_waits(int drop) { emu::drops_waits = drop; }
 /* What the mock libraries of emu/ start: work of the stream, as a kernel, once or, of a graph, often; then
-   done(arg). False: the call fails. */
+   done(arg), also if the call fails (false). */
 EMU_HOOK int cuda_emu_start(void (*work)(void *), void *arg, void *stream, void (*done)(void *)) {
     std::lock_guard<std::recursive_mutex> hold(emu::lock);
+    const std::shared_ptr<void> kept(arg, done);
     const bool failed = emu::fails(cudaErrorUnknown);
     if (failed || emu::of((cudaStream_t)stream)->device != emu::current) {
         emu::last_error = cudaSuccess; /* a library's failure is not the runtime's */
         return false;
     }
-    const std::shared_ptr<void> kept(arg, done);
     emu::put((cudaStream_t)stream, [=] { work(kept.get()); });
     return true;
 }

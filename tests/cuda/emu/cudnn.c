@@ -1,5 +1,5 @@
 /* tests/cuda/emu/cudnn.c - a cuDNN for the emulated device: libcudnn.so.9 whose engine walks a graph's
-   operations in their order with plain loops, in doubles, late, in the emulated stream
+   operations in their order with one plain loop, in doubles, late, in the emulated stream
 
    It checks what the real one would refuse: attributes of the wrong size, descriptors used before they are
    finalized, shapes that do not fit, pointers that are missing or less aligned than promised, too little
@@ -7,32 +7,33 @@
    Tensors inside the graph round as their type does. */
 #include "../../../kernels/cuda/dnn_calls.h"
 #include "mock.h"
-#include <stddef.h>
 
-enum { BAD_PARAM = 2000, UNSUPPORTED = 3000, FAILED = 5000, MOST_OPS = 32, MOST_IDS = 17 };
+enum { BAD_PARAM = 2000, UNSUPPORTED = 3000, FAILED = 5000, MOST_OPS = 32, MOST_IDS = 17, MOST_PARTS = 64 };
 
 struct fl__dnn_library {
     fl__dnn_stream stream; /* in use */
     int device;
 };
 
+enum { X, W, T, Y, HOW, PARTS }; /* of an operation: what it reads and writes, its description */
+
 /* Any descriptor: what it is told. */
 typedef struct desc {
     unsigned kind;
     bool done;
-    int32_t type, mode, nan;
-    int64_t dim[4], stride[4], id, align, axis, n_ops, n_ids, pre[2], post[2], dilation[2], step[2];
-    bool inner, number;
+    tensor t; /* its type may be that of sums */
+    int32_t mode, nan;
+    int64_t id, align, axis, n, pre[2], post[2], dilation[2], step[2];
+    bool inner, number, written;
     float alpha, beta;
-    struct desc *in[5]; /* x, w or b, y; the description of the operation; t */
+    struct desc *in[PARTS];
     struct desc *op[MOST_OPS];
     int64_t ids[MOST_IDS];
-    void *pointer[MOST_IDS], *room;
+    void *pointer[MOST_IDS], *data; /* data: a tensor's, a workspace, a handle, a plan's work */
 } desc;
 
-MOCK extern int mock_plans, mock_runs, mock_faults, mock_engine; /* that ran last */
-MOCK extern int mock_version, mock_workspace;                    /* tests set them */
-int mock_plans, mock_runs, mock_faults, mock_engine, mock_version = 91900, mock_workspace = 1000;
+MOCK int mock_plans, mock_runs, mock_faults, mock_engine; /* that ran last */
+MOCK int mock_version = 91900, mock_workspace = 1000;     /* tests set them */
 
 static int bad(const char *what, int64_t which) {
     mock_faults++;
@@ -40,49 +41,77 @@ static int bad(const char *what, int64_t which) {
     return BAD_PARAM;
 }
 
-static int64_t numel(const desc *t) {
-    return t->dim[0] * t->dim[1] * t->dim[2] * t->dim[3];
+/* ---- operations ---- */
+
+static bool is_conv(const desc *op) {
+    return op->kind >= FL__BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR &&
+           op->kind <= FL__BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR;
 }
 
-static int64_t place(const desc *t, const int64_t at[4]) {
-    int64_t o = 0;
-    for (int i = 0; i < 4; i++) o += (t->dim[i] == 1 ? 0 : at[i]) * t->stride[i];
-    return o;
-}
-
-/* ---- running ---- */
-
-typedef struct value {
-    int64_t id;
-    void *p;
-    bool mine;
-} value;
-typedef struct run {
-    desc op[MOST_OPS], part[MOST_OPS][5]; /* copies: descriptors may be gone */
-    value v[64];
-    float number[MOST_IDS];
-    int n_ops, n_values, engine;
-} run;
-
-static void *bytes_of(run *r, const desc *t) {
-    for (int i = 0; i < r->n_values; i++)
-        if (r->v[i].id == t->id) return r->v[i].p;
-    int64_t last = 0;
-    for (int i = 0; i < 4; i++) last += (t->dim[i] - 1) * t->stride[i];
-    r->v[r->n_values] = (value){t->id, calloc((size_t)last + 1, 4), true};
-    return r->v[r->n_values++].p;
-}
-
-static bool next(const desc *t, int64_t at[4]) {
-    for (int i = 3; i >= 0; i--) {
-        if (++at[i] < t->dim[i]) return true;
-        at[i] = 0;
+/* The axes of the places where x, w and y meet, x with zeros around it. 0: the shapes do not fit. */
+static int axes_of_conv(const desc *op, axis to[8]) {
+    const desc *c = op->in[HOW];
+    const tensor *x = &op->in[X]->t, *w = &op->in[W]->t, *y = &op->in[Y]->t;
+    for (int i = 0; i < 2; i++) {
+        const int64_t size = x->dim[2 + i] + c->pre[i] + c->post[i];
+        const int64_t last = size - c->dilation[i] * (w->dim[2 + i] - 1) - 1;
+        if (y->dim[2 + i] != last / c->step[i] + 1) return 0;
     }
-    return false;
+    if (x->dim[0] != y->dim[0] || w->dim[0] != y->dim[1] || x->dim[1] % w->dim[1]) return 0;
+    const int64_t groups = x->dim[1] / w->dim[1], outs = w->dim[0] / groups;
+    const axis all[] = {{x->dim[0], {x->step[0], 0, 0, y->step[0]}},
+                        {groups, {w->dim[1] * x->step[1], outs * w->step[0], 0, outs * y->step[1]}},
+                        {outs, {0, w->step[0], 0, y->step[1]}},
+                        {w->dim[1], {x->step[1], w->step[1], 0, 0}},
+                        {w->dim[2], {c->dilation[0] * x->step[2], w->step[2], 0, 0}},
+                        {w->dim[3], {c->dilation[1] * x->step[3], w->step[3], 0, 0}},
+                        {y->dim[2], {c->step[0] * x->step[2], 0, 0, y->step[2]}},
+                        {y->dim[3], {c->step[1] * x->step[3], 0, 0, y->step[3]}}};
+    memcpy(to, all, sizeof all);
+    return w->dim[0] % groups ? 0 : 8;
 }
 
-static double pointwise(int mode, double x, double b, double t) {
+/* The same of other operations: an axis for each letter. */
+static int axes_of(const desc *op, axis to[8]) {
+    static const char *const forms[3][HOW] = {{"abcd", "abcd", "abcd", "abcd"}, /* element by element, sums */
+                                              {"abce", "abed", "", "abcd"},
+                                              {"abcd", "", "", "abdc"}};
+    const bool multiplies = op->kind == FL__BACKEND_OPERATION_MATMUL_DESCRIPTOR,
+               reshapes = op->kind == FL__BACKEND_OPERATION_RESHAPE_DESCRIPTOR;
+    const tensor *x = &op->in[X]->t, *y = &op->in[Y]->t;
+    const bool crosses = reshapes && (x->dim[2] != y->dim[2] || x->stride[2] != y->stride[2] ||
+                                      x->stride[3] != y->stride[3]);
+    const char *const *form = forms[multiplies + 2 * crosses];
+    const int whole = op->kind == FL__BACKEND_OPERATION_REDUCTION_DESCRIPTOR ? X : Y; /* what never repeats */
+    if (is_conv(op)) return axes_of_conv(op, to);
+    memset(to, 0, 8 * sizeof *to);
+    for (int pass = 0; pass < 2; pass++)
+        for (int k = X; k < HOW; k++)
+            for (int d = 0; op->in[k] && d < 4; d++) {
+                const int64_t n = op->in[k]->t.dim[d];
+                const bool repeats = n == 1 && k != whole && !reshapes && !(multiplies && d > 1);
+                axis *a = &to[form[k][d] - 'a'];
+                if (n > a->n) a->n = n;
+                if (pass && n != a->n && !repeats) return 0;
+                a->step[k] = op->in[k]->t.step[d];
+            }
+    return 4 + multiplies;
+}
+
+enum { PRODUCT = -1, LARGEST = -2, COPY = -3 }; /* and cuDNN's numbers of element by element operations */
+static int mode_of(const desc *op) {
+    switch (op->kind) {
+    case FL__BACKEND_OPERATION_POINTWISE_DESCRIPTOR: return op->in[HOW]->mode;
+    case FL__BACKEND_OPERATION_RESHAPE_DESCRIPTOR: return COPY;
+    case FL__BACKEND_OPERATION_REDUCTION_DESCRIPTOR:
+        return op->in[HOW]->mode == FL__REDUCE_TENSOR_MAX ? LARGEST : PRODUCT;
+    default: return PRODUCT;
+    }
+}
+
+static double mix(int mode, double y, double x, double b, double t) {
     switch (mode) {
+    case LARGEST: return x > y ? x : y;
     case FL__POINTWISE_ADD: return x + b;
     case FL__POINTWISE_MUL: return x * b;
     case FL__POINTWISE_DIV: return x / b;
@@ -92,154 +121,97 @@ static double pointwise(int mode, double x, double b, double t) {
     case FL__POINTWISE_RELU_FWD: return x <= 0 ? 0 : x;
     case FL__POINTWISE_CMP_GE: return x >= b;
     case FL__POINTWISE_BINARY_SELECT: return t != 0 ? x : b;
-    default: return x;
+    case COPY: return x;
+    default: return 0; /* of an index: set by run_op */
     }
 }
 
-static void run_pointwise(run *r, const desc *op, const desc part[5]) {
-    const desc *x = &part[0], *b = &part[1], *y = &part[2], *f = &part[3], *t = &part[4];
-    int64_t at[4] = {0};
-    const void *px = bytes_of(r, x), *pb = op->in[1] ? bytes_of(r, b) : NULL;
-    const void *pt = op->in[4] ? bytes_of(r, t) : NULL;
-    void *py = bytes_of(r, y);
-    do {
-        const double u = load(x->type, px, place(x, at)), v = pb ? load(b->type, pb, place(b, at)) : 0;
-        const double w = pt ? load(t->type, pt, place(t, at)) : 0;
-        store(y->type, py, place(y, at),
-              f->mode == FL__POINTWISE_GEN_INDEX ? (double)at[f->axis] : pointwise(f->mode, u, v, w));
-    } while (next(y, at));
+/* adds: to what the result's memory has. */
+static void run_op(desc *op, bool adds) {
+    static double one = 1;
+    const int out = op->kind == FL__BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR     ? X
+                    : op->kind == FL__BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR ? W
+                                                                                               : Y;
+    const int mode = mode_of(op);
+    tensor *t = &op->in[out]->t;
+    double *v[HOW];
+    int64_t dirty = 0, index_step = 0;
+    axis a[8];
+    const int n = axes_of(op, a);
+    op->in[out]->written = !op->in[out]->inner;
+    for (int64_t i = 0; i < t->n; i++) {
+        dirty += adds && t->v[i] != 0;
+        if (!adds) t->v[i] = mode == LARGEST ? -INFINITY : 0;
+    }
+    if (dirty) bad("an accumulator that is not zero", dirty);
+    for (int k = X; k < HOW; k++) v[k] = op->in[k] ? op->in[k]->t.v : &one;
+    v[out] = v[Y], v[Y] = t->v; /* the result goes last */
+    for (int i = 0; i < n; i++) {
+        const int64_t step = a[i].step[out];
+        a[i].step[out] = a[i].step[Y], a[i].step[Y] = step;
+    }
+    visit(a, n, mode == PRODUCT ? NULL : mix, mode, v[X], v[W], v[T], v[Y]);
+    if (mode == FL__POINTWISE_GEN_INDEX) index_step = t->step[op->in[HOW]->axis];
+    for (int64_t i = 0; i < t->n; i++) {
+        double stored;
+        if (index_step) t->v[i] = (double)(i / index_step % t->dim[op->in[HOW]->axis]);
+        store(t->type, &stored, 0, t->v[i]);
+        t->v[i] = (double)load(t->type, &stored, 0);
+    }
 }
 
-/* Whether an operation behind that one reads its result from memory. */
+/* ---- graphs ---- */
+
+typedef struct run {
+    desc op[MOST_OPS], how[MOST_OPS], part[MOST_PARTS], *list[MOST_OPS];
+    int n_ops, n_parts, engine;
+} run;
+
+/* Copies operations and what they are made of, as descriptors may be gone when they run. */
+static run *copy_of(desc *const *op, int64_t n) {
+    run *r = calloc(1, sizeof *r);
+    for (; r->n_ops < n; r->n_ops++) {
+        desc *to = r->list[r->n_ops] = &r->op[r->n_ops];
+        *to = *op[r->n_ops];
+        if (to->in[HOW]) to->in[HOW] = memcpy(&r->how[r->n_ops], to->in[HOW], sizeof *to);
+        for (int k = X, i = 0; k < HOW; k++, i = 0) {
+            if (!to->in[k]) continue;
+            while (i < r->n_parts && r->part[i].id != to->in[k]->id) i++;
+            if (i == r->n_parts) r->part[r->n_parts++] = *to->in[k];
+            to->in[k] = &r->part[i];
+        }
+        if (is_conv(to)) /* x gets zeros around it */
+            memcpy(to->in[X]->pre, to->in[HOW]->pre, sizeof to->pre),
+                memcpy(to->in[X]->post, to->in[HOW]->post, sizeof to->post);
+    }
+    return r;
+}
+
+/* Whether an operation behind that product reads its result from memory. */
 static bool is_accumulator(const run *r, int op) {
-    const desc *c = &r->part[op][2];
+    const desc *y = r->op[op].in[Y];
     bool read = false;
     for (int i = op + 1; i < r->n_ops; i++)
-        for (int k = 0; k < 5; k++) read |= k != 2 && r->op[i].in[k] && r->part[i][k].id == c->id;
-    return read && !c->inner;
-}
-
-static void run_matmul(run *r, int op) {
-    const desc *a = &r->part[op][0], *b = &r->part[op][1], *c = &r->part[op][2];
-    const bool adds = is_accumulator(r, op);
-    int64_t at[4] = {0}, dirty = 0;
-    const void *pa = bytes_of(r, a), *pb = bytes_of(r, b);
-    void *pc = bytes_of(r, c);
-    do {
-        double sum = adds ? load(c->type, pc, place(c, at)) : 0;
-        dirty += sum != 0;
-        for (int64_t k = 0; k < a->dim[3]; k++)
-            sum += load(a->type, pa, place(a, (int64_t[]){at[0], at[1], at[2], k})) *
-                   load(b->type, pb, place(b, (int64_t[]){at[0], at[1], k, at[3]}));
-        store(c->type, pc, place(c, at), sum);
-    } while (next(c, at));
-    if (dirty) bad("an accumulator that is not zero", dirty);
-}
-
-static void run_reduction(run *r, const desc *x, const desc *y, const desc *f) {
-    int64_t at[4] = {0};
-    const void *px = bytes_of(r, x);
-    void *py = bytes_of(r, y);
-    do {
-        double all = f->mode == FL__REDUCE_TENSOR_MAX ? -INFINITY : 0;
-        for (int64_t k = 0; k < x->dim[3]; k++) {
-            const double v = load(x->type, px, place(x, (int64_t[]){at[0], at[1], at[2], k}));
-            all = f->mode == FL__REDUCE_TENSOR_MAX ? (v > all ? v : all) : all + v;
-        }
-        store(y->type, py, place(y, at), all);
-    } while (next(y, at));
-}
-
-/* The same matrix, or transposed, in other strides. */
-static void run_reshape(run *r, const desc *x, const desc *y) {
-    const bool crossed =
-        x->dim[2] != y->dim[2] || x->stride[2] != y->stride[2] || x->stride[3] != y->stride[3];
-    int64_t at[4] = {0};
-    const void *px = bytes_of(r, x);
-    void *py = bytes_of(r, y);
-    do {
-        const int64_t from[4] = {at[0], at[1], crossed ? at[3] : at[2], crossed ? at[2] : at[3]};
-        store(y->type, py, place(y, at), load(x->type, px, place(x, from)));
-    } while (next(y, at));
-}
-
-/* A tensor's elements, dense, in the order of its dims. */
-static double *dense(const desc *t, const void *p) {
-    double *to = malloc((size_t)numel(t) * sizeof *to);
-    int64_t at[4] = {0}, n = 0;
-    do to[n++] = load(t->type, p, place(t, at));
-    while (next(t, at));
-    return to;
-}
-
-/* One tap of a kernel along a row of the output: sums into y, x or the tap, whichever is wanted. */
-FAST static void run_tap(int which, double *x, double *w, double *y, int64_t n, int64_t step) {
-    double sum = 0;
-    if (which == 2)
-        for (int64_t i = 0; i < n; i++) y[i] += x[i * step] * *w;
-    else if (which == 0)
-        for (int64_t i = 0; i < n; i++) x[i * step] += y[i] * *w;
-    else
-        for (int64_t i = 0; i < n; i++) sum += x[i * step] * y[i];
-    if (which == 1) *w += sum;
-}
-
-/* Sums products over all places that belong together, into y, x or w. */
-static void run_conv(run *r, const desc *op, const desc *x, const desc *w, const desc *y, const desc *c) {
-    const int which = op->kind == FL__BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR         ? 2
-                      : op->kind == FL__BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR ? 0
-                                                                                               : 1;
-    const desc *const t[3] = {x, w, y}, *out = t[which];
-    const int64_t outs = w->dim[0] / (x->dim[1] / w->dim[1]), taps = w->dim[2] * w->dim[3], step = c->step[1];
-    int64_t to[4] = {0}, n = 0;
-    double *v[3];
-    for (int i = 0; i < 3; i++) v[i] = dense(t[i], bytes_of(r, t[i]));
-    memset(v[which], 0, (size_t)numel(out) * sizeof **v);
-    for (int64_t image = 0; image < x->dim[0]; image++)
-        for (int64_t o = 0; o < w->dim[0]; o++)
-            for (int64_t k = 0; k < w->dim[1] * taps; k++) {
-                const int64_t kh = k / w->dim[3] % w->dim[2] * c->dilation[0] - c->pre[0];
-                const int64_t kw = k % w->dim[3] * c->dilation[1] - c->pre[1];
-                const int64_t channel = image * x->dim[1] + o / outs * w->dim[1] + k / taps;
-                int64_t first = 0, end = y->dim[3];
-                while (first < end && first * step + kw < 0) first++;
-                while (end > first && (end - 1) * step + kw >= x->dim[3]) end--;
-                for (int64_t row = 0; row < y->dim[2]; row++) {
-                    const int64_t h = row * c->step[0] + kh;
-                    if (h < 0 || h >= x->dim[2] || first == end) continue;
-                    run_tap(which, v[0] + (channel * x->dim[2] + h) * x->dim[3] + first * step + kw,
-                            v[1] + o * w->dim[1] * taps + k,
-                            v[2] + ((image * w->dim[0] + o) * y->dim[2] + row) * y->dim[3] + first,
-                            end - first, step);
-                }
-            }
-    do store(out->type, bytes_of(r, out), place(out, to), v[which][n++]);
-    while (next(out, to));
-    for (int i = 0; i < 3; i++) free(v[i]);
+        for (int k = X; k < Y; k++) read |= r->op[i].in[k] == y;
+    return read && !y->inner && r->op[op].kind == FL__BACKEND_OPERATION_MATMUL_DESCRIPTOR;
 }
 
 static void run_all(void *arg) {
     run *r = arg;
-    for (int i = 0; i < r->n_ops; i++) {
-        const desc *op = &r->op[i], *t = r->part[i];
-        if (op->kind == FL__BACKEND_OPERATION_POINTWISE_DESCRIPTOR)
-            run_pointwise(r, op, t);
-        else if (op->kind == FL__BACKEND_OPERATION_MATMUL_DESCRIPTOR)
-            run_matmul(r, i);
-        else if (op->kind == FL__BACKEND_OPERATION_REDUCTION_DESCRIPTOR)
-            run_reduction(r, &t[0], &t[2], &t[3]);
-        else if (op->kind == FL__BACKEND_OPERATION_RESHAPE_DESCRIPTOR)
-            run_reshape(r, &t[0], &t[2]);
-        else
-            run_conv(r, op, &t[0], &t[1], &t[2], &t[3]);
+    for (int i = 0; i < r->n_parts; i++) {
+        make_dense(&r->part[i].t, r->part[i].pre, r->part[i].post);
+        if (!r->part[i].inner) transfer(&r->part[i].t, r->part[i].data, false);
     }
-    while (r->n_values && r->v[r->n_values - 1].mine) free(r->v[--r->n_values].p); /* a graph runs it again */
+    for (int i = 0; i < r->n_ops; i++) run_op(&r->op[i], is_accumulator(r, i));
+    for (int i = 0; i < r->n_parts; i++) {
+        if (r->part[i].written) transfer(&r->part[i].t, r->part[i].data, true);
+        free(r->part[i].t.v);
+    }
 }
 
 /* ---- the functions ---- */
 
-#define DECLARE(result, name, args) MOCK result name args;
-FL__DNN_CALLS(DECLARE)
+FL__DNN_CALLS(MOCK_DECLARE)
 
 size_t cudnnGetVersion(void) {
     return (size_t)mock_version;
@@ -248,7 +220,8 @@ const char *cudnnGetErrorString(fl__dnn_status s) {
     return s == FAILED ? "execution failed" : "mock error";
 }
 fl__dnn_status cudnnCreate(fl__dnn_handle *h) {
-    if (!(*h = calloc(1, sizeof **h)) || !cuda_emu_device) return free(*h), FAILED;
+    if (!cuda_emu_device) return FAILED;
+    *h = calloc(1, sizeof **h);
     return (*h)->device = cuda_emu_device(), 0;
 }
 fl__dnn_status cudnnSetStream(fl__dnn_handle h, fl__dnn_stream s) {
@@ -256,171 +229,92 @@ fl__dnn_status cudnnSetStream(fl__dnn_handle h, fl__dnn_stream s) {
 }
 fl__dnn_status cudnnBackendCreateDescriptor(fl__dnn_kind kind, fl__dnn_desc *d) {
     desc *new = calloc(1, sizeof *new);
-    if (new) new->kind = kind;
-    return *d = new, new ? 0 : FAILED;
+    new->kind = kind;
+    return *d = new, 0;
 }
 fl__dnn_status cudnnBackendDestroyDescriptor(fl__dnn_desc d) {
     return free(d), 0;
 }
 
-/* Where an attribute goes, and how many there are of what size. */
-static int set(desc *d, unsigned a, int64_t n, const void *v) {
-    static const struct {
-        unsigned attribute;
-        size_t at, size;
-        int64_t n; /* -1: any */
-    } fields[] = {
-#define FIELD(a, field, n) \
-    {FL__ATTR_##a, offsetof(desc, field), sizeof(((desc *)0)->field) / (n < 0 ? MOST_IDS : n), n}
-        FIELD(TENSOR_DATA_TYPE, type, 1),
-        FIELD(TENSOR_DIMENSIONS, dim, 4),
-        FIELD(TENSOR_STRIDES, stride, 4),
-        FIELD(TENSOR_UNIQUE_ID, id, 1),
-        FIELD(TENSOR_BYTE_ALIGNMENT, align, 1),
-        FIELD(TENSOR_IS_VIRTUAL, inner, 1),
-        FIELD(TENSOR_IS_BY_VALUE, number, 1),
-        FIELD(POINTWISE_MODE, mode, 1),
-        FIELD(POINTWISE_MATH_PREC, type, 1),
-        FIELD(POINTWISE_AXIS, axis, 1),
-        FIELD(POINTWISE_NAN_PROPAGATION, nan, 1),
-        FIELD(MATMUL_COMP_TYPE, type, 1),
-        FIELD(REDUCTION_OPERATOR, mode, 1),
-        FIELD(REDUCTION_COMP_TYPE, type, 1),
-        FIELD(CONVOLUTION_SPATIAL_DIMS, id, 1),
-        FIELD(CONVOLUTION_COMP_TYPE, type, 1),
-        FIELD(CONVOLUTION_CONV_MODE, mode, 1),
-        FIELD(CONVOLUTION_PRE_PADDINGS, pre, 2),
-        FIELD(CONVOLUTION_POST_PADDINGS, post, 2),
-        FIELD(CONVOLUTION_DILATIONS, dilation, 2),
-        FIELD(CONVOLUTION_FILTER_STRIDES, step, 2),
-        FIELD(VARIANT_PACK_UNIQUE_IDS, ids, -1),
-        FIELD(VARIANT_PACK_DATA_POINTERS, pointer, -1),
-        FIELD(VARIANT_PACK_WORKSPACE, room, 1),
-        FIELD(ENGINEHEUR_MODE, mode, 1),
-        FIELD(ENGINEHEUR_OPERATION_GRAPH, in[0], 1),
-        FIELD(OPERATIONGRAPH_HANDLE, room, 1),
-        FIELD(EXECUTION_PLAN_HANDLE, room, 1),
-        FIELD(EXECUTION_PLAN_ENGINE_CONFIG, in[0], 1),
-        FIELD(OPERATION_POINTWISE_XDESC, in[0], 1),
-        FIELD(OPERATION_POINTWISE_BDESC, in[1], 1),
-        FIELD(OPERATION_POINTWISE_YDESC, in[2], 1),
-        FIELD(OPERATION_POINTWISE_TDESC, in[4], 1),
-        FIELD(OPERATION_POINTWISE_PW_DESCRIPTOR, in[3], 1),
-        FIELD(OPERATION_MATMUL_ADESC, in[0], 1),
-        FIELD(OPERATION_MATMUL_BDESC, in[1], 1),
-        FIELD(OPERATION_MATMUL_CDESC, in[2], 1),
-        FIELD(OPERATION_MATMUL_DESC, in[3], 1),
-        FIELD(OPERATION_REDUCTION_XDESC, in[0], 1),
-        FIELD(OPERATION_REDUCTION_YDESC, in[2], 1),
-        FIELD(OPERATION_REDUCTION_DESC, in[3], 1),
-        FIELD(OPERATION_RESHAPE_XDESC, in[0], 1),
-        FIELD(OPERATION_RESHAPE_YDESC, in[2], 1),
-#define CONV(kind, dx, dw, dy)                                                           \
-    FIELD(OPERATION_CONVOLUTION_##kind##_ALPHA, alpha, 1),                               \
-        FIELD(OPERATION_CONVOLUTION_##kind##_##dx, in[0], 1),                            \
-        FIELD(OPERATION_CONVOLUTION_##kind##_##dw, in[1], 1),                            \
-        FIELD(OPERATION_CONVOLUTION_##kind##_##dy, in[2], 1),                            \
-        {FL__ATTR_OPERATION_CONVOLUTION_##kind##_ALPHA + 1, offsetof(desc, beta), 4, 1}, \
-        {FL__ATTR_OPERATION_CONVOLUTION_##kind##_ALPHA + 2, offsetof(desc, in[3]), 8, 1}
-        CONV(FORWARD, X, W, Y),
-        CONV(BWD_DATA, DX, W, DY),
-        CONV(BWD_FILTER, X, DW, DY)};
-    if (a == FL__ATTR_OPERATIONGRAPH_OPS) {
-        if (n < 1 || n > MOST_OPS) return bad("operations", n);
-        memcpy(d->op, v, (size_t)n * sizeof *d->op);
-        d->n_ops = n;
-        return 0;
-    }
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
-        if (fields[i].attribute != a) continue;
-        if (fields[i].n >= 0 ? n != fields[i].n : n > MOST_IDS)
-            return bad("attributes of the wrong count", a);
-        if (a == FL__ATTR_VARIANT_PACK_UNIQUE_IDS) d->n_ids = n;
-        memcpy((char *)d + fields[i].at, v, (size_t)n * fields[i].size);
-        return 0;
-    }
-    return bad("an attribute it does not know", a);
-}
+/* Attributes by kind of descriptor, and where they go. */
+#define CONV_FIELDS(F, kind, dx, dw, dy) \
+    F(OPERATION_CONVOLUTION_##kind##_##dx, in[X]) F(OPERATION_CONVOLUTION_##kind##_##dw, in[W]) \
+    F(OPERATION_CONVOLUTION_##kind##_##dy, in[Y]) F(OPERATION_CONVOLUTION_##kind##_ALPHA, alpha) \
+    F(OPERATION_CONVOLUTION_##kind##_ALPHA + 1, beta) F(OPERATION_CONVOLUTION_##kind##_ALPHA + 2, in[HOW])
+#define FIELDS(F) \
+    F(TENSOR_DATA_TYPE, t.type) F(TENSOR_DIMENSIONS, t.dim) F(TENSOR_STRIDES, t.stride) \
+    F(TENSOR_UNIQUE_ID, id) F(TENSOR_BYTE_ALIGNMENT, align) F(TENSOR_IS_VIRTUAL, inner) \
+    F(TENSOR_IS_BY_VALUE, number) \
+    F(POINTWISE_MODE, mode) F(POINTWISE_MATH_PREC, t.type) F(POINTWISE_AXIS, axis) \
+    F(POINTWISE_NAN_PROPAGATION, nan) \
+    F(REDUCTION_OPERATOR, mode) F(REDUCTION_COMP_TYPE, t.type) F(MATMUL_COMP_TYPE, t.type) \
+    F(CONVOLUTION_SPATIAL_DIMS, id) F(CONVOLUTION_COMP_TYPE, t.type) F(CONVOLUTION_CONV_MODE, mode) \
+    F(CONVOLUTION_PRE_PADDINGS, pre) F(CONVOLUTION_POST_PADDINGS, post) \
+    F(CONVOLUTION_DILATIONS, dilation) F(CONVOLUTION_FILTER_STRIDES, step) \
+    F(OPERATION_POINTWISE_XDESC, in[X]) F(OPERATION_POINTWISE_BDESC, in[W]) \
+    F(OPERATION_POINTWISE_TDESC, in[T]) F(OPERATION_POINTWISE_YDESC, in[Y]) \
+    F(OPERATION_POINTWISE_PW_DESCRIPTOR, in[HOW]) \
+    F(OPERATION_MATMUL_ADESC, in[X]) F(OPERATION_MATMUL_BDESC, in[W]) F(OPERATION_MATMUL_CDESC, in[Y]) \
+    F(OPERATION_MATMUL_DESC, in[HOW]) \
+    F(OPERATION_REDUCTION_XDESC, in[X]) F(OPERATION_REDUCTION_YDESC, in[Y]) \
+    F(OPERATION_REDUCTION_DESC, in[HOW]) \
+    F(OPERATION_RESHAPE_XDESC, in[X]) F(OPERATION_RESHAPE_YDESC, in[Y]) \
+    CONV_FIELDS(F, FORWARD, X, W, Y) CONV_FIELDS(F, BWD_DATA, DX, W, DY) \
+    CONV_FIELDS(F, BWD_FILTER, X, DW, DY) \
+    F(OPERATIONGRAPH_OPS, op) F(OPERATIONGRAPH_HANDLE, data) \
+    F(ENGINEHEUR_MODE, mode) F(ENGINEHEUR_OPERATION_GRAPH, in[X]) \
+    F(EXECUTION_PLAN_ENGINE_CONFIG, in[X]) F(EXECUTION_PLAN_HANDLE, data) \
+    F(VARIANT_PACK_UNIQUE_IDS, ids) F(VARIANT_PACK_DATA_POINTERS, pointer) F(VARIANT_PACK_WORKSPACE, data)
 
-fl__dnn_status cudnnBackendSetAttribute(fl__dnn_desc d, fl__dnn_attribute a, fl__dnn_type t, int64_t n,
+fl__dnn_status cudnnBackendSetAttribute(fl__dnn_desc given, fl__dnn_attribute a, fl__dnn_type t, int64_t n,
                                         const void *v) {
-    desc *const to = d;
+    const bool wide = t == FL__TYPE_INT64 || t == FL__TYPE_VOID_PTR || t == FL__TYPE_HANDLE ||
+                      t == FL__TYPE_BACKEND_DESCRIPTOR;
+#define FIELD_OF(a, name) FIELD(FL__ATTR_##a, desc, name),
+    static const field fields[] = {FIELDS(FIELD_OF)};
+    const bool list = a == FL__ATTR_OPERATIONGRAPH_OPS || a == FL__ATTR_VARIANT_PACK_UNIQUE_IDS ||
+                      a == FL__ATTR_VARIANT_PACK_DATA_POINTERS;
+    desc *to = given;
     if (to->done) return bad("an attribute after the end", a);
-    if (t == FL__TYPE_BACKEND_DESCRIPTOR)
-        for (int64_t i = 0; i < n; i++)
-            if (!((desc *const *)v)[i]->done) return bad("a part that is not finalized", a);
-    return set(to, a, n, v);
-}
-
-static bool fits(const desc *a, const desc *b) {
-    for (int i = 0; i < 4; i++)
-        if (a->dim[i] != b->dim[i] && a->dim[i] != 1) return false;
-    return true;
+    for (int64_t i = 0; t == FL__TYPE_BACKEND_DESCRIPTOR && i < n; i++)
+        if (!((desc *const *)v)[i]->done) return bad("a part that is not finalized", a);
+    if (!set_field(fields, sizeof fields / sizeof *fields, to, a, v,
+                   (size_t)n * (wide ? 8 : t == FL__TYPE_BOOLEAN ? 1 : 4), list))
+        return bad("an attribute that it does not know, or of the wrong type or count", a);
+    if (list) to->n = n;
+    return 0;
 }
 
 static int check(const desc *d) {
-    const desc *x = d->in[0], *w = d->in[1], *y = d->in[2], *c = d->in[3];
-    switch (d->kind) {
-    case FL__BACKEND_TENSOR_DESCRIPTOR:
-        for (int i = 0; i < 4; i++)
-            if (d->dim[i] < 1 || d->stride[i] < 1) return bad("dims or strides", d->id);
-        return d->align >= 2 || d->inner ? 0 : bad("alignment", d->align);
-    case FL__BACKEND_OPERATION_POINTWISE_DESCRIPTOR:
-        if ((d->in[4] != NULL) != (c->mode == FL__POINTWISE_BINARY_SELECT))
-            return bad("a choice without a condition, or a condition without one", c->mode);
-        if (c->mode == FL__POINTWISE_RELU_FWD && c->nan != FL__PROPAGATE_NAN)
-            return bad("a relu that drops NaN", c->mode);
-        return fits(x, y) && (!w || fits(w, y)) && (!d->in[4] || fits(d->in[4], y))
-                   ? 0
-                   : bad("a pointwise operation's shapes", c->mode);
-    case FL__BACKEND_OPERATION_MATMUL_DESCRIPTOR:
-        return x->dim[2] == y->dim[2] && w->dim[3] == y->dim[3] && x->dim[3] == w->dim[2]
-                   ? 0
-                   : bad("a product", x->dim[3]);
-    case FL__BACKEND_OPERATION_REDUCTION_DESCRIPTOR:
-        return y->dim[3] == 1 && fits(y, x) ? 0 : bad("a reduction", 0);
-    case FL__BACKEND_OPERATION_RESHAPE_DESCRIPTOR:
-        return numel(x) == numel(y) ? 0 : bad("a reshape", 0);
-    case FL__BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR:
-    case FL__BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR:
-    case FL__BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR:
-        if (d->alpha != 1 || d->beta != 0 || c->mode != FL__CROSS_CORRELATION)
-            return bad("a convolution's numbers", 0);
-        for (int i = 0; i < 2; i++)
-            if (y->dim[2 + i] !=
-                (x->dim[2 + i] + c->pre[i] + c->post[i] - c->dilation[i] * (w->dim[2 + i] - 1) - 1) /
-                        c->step[i] +
-                    1)
-                return bad("a convolution's shapes", i);
-        return x->dim[0] == y->dim[0] && w->dim[0] == y->dim[1] && x->dim[1] % w->dim[1] == 0
-                   ? 0
-                   : bad("channels", 0);
-    default:
-        return 0;
-    }
+    const desc *c = d->in[HOW];
+    axis a[8];
+    const bool is_tensor = d->kind == FL__BACKEND_TENSOR_DESCRIPTOR;
+    for (int i = 0; i < 4 && is_tensor; i++)
+        if (d->t.dim[i] < 1 || d->t.stride[i] < 1) return bad("dims or strides", d->id);
+    if (is_tensor && d->align < 2 && !d->inner) return bad("alignment", d->align);
+    if (!d->in[Y]) return 0; /* no operation */
+    if ((d->in[T] != NULL) != (mode_of(d) == FL__POINTWISE_BINARY_SELECT))
+        return bad("a choice without a condition, or a condition without one", mode_of(d));
+    if (mode_of(d) == FL__POINTWISE_RELU_FWD && c->nan != FL__PROPAGATE_NAN)
+        return bad("a relu that drops NaN", c->nan);
+    if (is_conv(d) && (d->alpha != 1 || d->beta != 0 || c->mode != FL__CROSS_CORRELATION))
+        return bad("a convolution's numbers", 0);
+    if (d->kind == FL__BACKEND_OPERATION_REDUCTION_DESCRIPTOR && d->in[Y]->t.dim[3] != 1)
+        return bad("a reduction", d->in[Y]->t.dim[3]);
+    return axes_of(d, a) ? 0 : bad("an operation's shapes", d->kind);
 }
 
 fl__dnn_status cudnnBackendFinalize(fl__dnn_desc given) {
     desc *d = given;
     int s = d->done ? bad("finalized twice", d->kind) : check(d);
-    if (d->kind == FL__BACKEND_EXECUTION_PLAN_DESCRIPTOR && cuda_emu_captures && cuda_emu_captures())
+    if (d->kind == FL__BACKEND_EXECUTION_PLAN_DESCRIPTOR && cuda_emu_captures())
         s = bad("a plan that is made during a capture", 0);
     d->done = !s;
     if (d->kind != FL__BACKEND_EXECUTION_PLAN_DESCRIPTOR || s) return s;
-    /* The graph goes, the plan stays. */
-    const desc *config = d->in[0];
+    const desc *config = d->in[X], *graph = config->in[X];
     if (config->id != 1) return UNSUPPORTED; /* the first one can never be built */
-    run *r = calloc(1, sizeof *r);
-    const desc *graph = config->in[0];
-    if (!r) return FAILED;
-    r->n_ops = (int)graph->n_ops;
+    run *r = d->data = copy_of(graph->op, graph->n); /* stays when the descriptor goes: it is a mock */
     r->engine = (int)config->align;
-    for (int i = 0; i < r->n_ops; i++) {
-        r->op[i] = *graph->op[i];
-        for (int k = 0; k < 5; k++)
-            if (graph->op[i]->in[k]) r->part[i][k] = *graph->op[i]->in[k];
-    }
-    d->room = r; /* stays when the descriptor goes: it is a mock */
     mock_plans++;
     return 0;
 }
@@ -436,7 +330,7 @@ fl__dnn_status cudnnBackendGetAttribute(fl__dnn_desc given, fl__dnn_attribute a,
     if (a == FL__ATTR_ENGINEHEUR_RESULTS) {
         *n = room < 4 ? room : 4;
         for (int64_t i = 0; i < *n; i++)
-            list[i]->in[0] = d->in[0], list[i]->id = i > 1, list[i]->align = i, list[i]->done = true;
+            list[i]->in[X] = d->in[X], list[i]->id = i > 1, list[i]->align = i, list[i]->done = true;
     } else if (a == FL__ATTR_ENGINECFG_ENGINE) {
         (*list)->align = d->align, (*list)->done = true, *n = 1;
     } else if (a == FL__ATTR_ENGINE_NUMERICAL_NOTE) {
@@ -452,36 +346,30 @@ fl__dnn_status cudnnBackendGetAttribute(fl__dnn_desc given, fl__dnn_attribute a,
     return 0;
 }
 
-static int bind(run *r, const desc *pack, const desc *t) {
-    if (t->kind != FL__BACKEND_TENSOR_DESCRIPTOR || t->inner) return 0;
-    for (int64_t i = 0; i < pack->n_ids; i++) {
-        if (pack->ids[i] != t->id) continue;
-        if (!pack->pointer[i] || (!t->number && (uintptr_t)pack->pointer[i] % (uintptr_t)t->align))
-            return bad("a pointer that is missing or less aligned", t->id);
-        r->number[i] = t->number ? *(const float *)pack->pointer[i] : 0;
-        r->v[r->n_values++] = (value){t->id, t->number ? (void *)&r->number[i] : pack->pointer[i], false};
-        return 0;
-    }
-    return bad("no pointer for a tensor", t->id);
+/* Gives a tensor the pointer that the pack has for it. */
+static int bind(desc *t, const desc *pack) {
+    int64_t i = 0;
+    if (t->inner) return 0;
+    while (i < pack->n && pack->ids[i] != t->id) i++;
+    if (i == pack->n) return bad("no pointer for a tensor", t->id);
+    t->data = pack->pointer[i];
+    if (!t->data || (!t->number && (uintptr_t)t->data % (uintptr_t)t->align))
+        return bad("a pointer that is missing or less aligned", t->id);
+    if (t->number) t->data = memcpy(&t->alpha, t->data, sizeof t->alpha); /* read now */
+    return 0;
 }
 
 fl__dnn_status cudnnBackendExecute(fl__dnn_handle h, fl__dnn_desc given, fl__dnn_desc given_pack) {
     const desc *plan = given, *pack = given_pack;
-    run *r = malloc(sizeof *r);
-    if (!r) return FAILED;
-    *r = *(run *)plan->room;
-    for (int i = 0; i < r->n_ops; i++)
-        for (int k = 0; k < 5; k++) {
-            bool bound = false;
-            for (int v = 0; v < r->n_values; v++) bound |= r->v[v].id == r->part[i][k].id;
-            if (!bound && bind(r, pack, &r->part[i][k])) return free(r), BAD_PARAM;
-        }
-    if (!pack->room) return free(r), bad("no workspace", 0);
+    const run *planned = plan->data;
+    run *r = copy_of(planned->list, planned->n_ops);
+    int s = 0;
+    for (int i = 0; i < r->n_parts && !s; i++) s = bind(&r->part[i], pack);
+    if (!s && !pack->data) s = bad("no workspace", 0);
+    if (s) return free(r), s;
     mock_runs++;
-    mock_engine = r->engine;
+    mock_engine = planned->engine;
     if (h->device != cuda_emu_device()) return free(r), bad("a handle of another device", h->device);
-    if (cuda_emu_start(run_all, r, h->stream, free)) return 0;
-    free(r);
-    return FAILED;
+    return cuda_emu_start(run_all, r, h->stream, free) ? 0 : FAILED;
 }
 /* MIT licence: see LICENSE. */

@@ -228,9 +228,7 @@ static void end(void *arg) {
 }
 
 static fl__nccl_status start(work *w) {
-    if (cuda_emu_start(run, w, w->stream, end)) return 0;
-    end(w);
-    return FAILED;
+    return cuda_emu_start(run, w, w->stream, end) ? 0 : FAILED;
 }
 
 /* ---- calls ---- */
