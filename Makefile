@@ -637,7 +637,7 @@ cuda-kernels: $(CUDA_OBJECTS) $(OPS_OBJECT)
 # Those libraries: they check what is asked of them, and compute it with plain loops.
 $(BUILD)/mock/libcublasLt.so.13: tests/cuda/emu/cublaslt.c kernels/cuda/lt_calls.h tests/cuda/emu/mock.h
 $(BUILD)/mock/libcudnn.so.9: tests/cuda/emu/cudnn.c kernels/cuda/dnn_calls.h tests/cuda/emu/mock.h
-$(BUILD)/mock/libnvrtc.so.13: tests/cuda/emu/nvrtc.c kernels/cuda/nvrtc.h
+$(BUILD)/mock/libnvrtc.so.13: tests/cuda/emu/nvrtc.c kernels/cuda/nvrtc.h tests/cuda/emu/mock.h
 $(BUILD)/mock/libnccl.so.2: tests/cuda/emu/nccl.c kernels/dist/nccl_calls.h tests/cuda/emu/mock.h
 $(BUILD)/mock/%:
 	@mkdir -p $(@D)

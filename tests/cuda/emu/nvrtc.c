@@ -3,12 +3,8 @@
    "Machine code" is the path of a shared object, which cudaLibraryLoadData of cuda_runtime.h opens and
    removes. It has emu_run, which runs the text's last kernel for all threads, without barriers. */
 #include "../../../kernels/cuda/nvrtc.h"
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "mock.h"
 #include <unistd.h>
-
-#define MOCK __attribute__((visibility("default"))) /* what the program and its tests see */
 
 struct fl__nvrtc_data {
     char *text;
@@ -41,17 +37,7 @@ static const char after[] =
     "        for (threadIdx.x = 0; threadIdx.x < block; threadIdx.x++) emu_kernel::call(EMU_KERNEL, args);\n"
     "}\n";
 
-MOCK const char *nvrtcGetErrorString(int e);
-MOCK int nvrtcCreateProgram(fl__nvrtc_program *to, const char *text, const char *name, int n,
-                            const char *const *file, const char *const *as);
-MOCK int nvrtcDestroyProgram(fl__nvrtc_program *at);
-MOCK int nvrtcCompileProgram(fl__nvrtc_program p, int n, const char *const *option);
-MOCK int nvrtcGetProgramLogSize(fl__nvrtc_program p, size_t *n);
-MOCK int nvrtcGetProgramLog(fl__nvrtc_program p, char *to);
-MOCK int nvrtcGetPTXSize(fl__nvrtc_program p, size_t *n);
-MOCK int nvrtcGetPTX(fl__nvrtc_program p, char *to);
-MOCK int nvrtcGetCUBINSize(fl__nvrtc_program p, size_t *n);
-MOCK int nvrtcGetCUBIN(fl__nvrtc_program p, char *to);
+FL__NVRTC_CALLS(MOCK_DECLARE)
 
 const char *nvrtcGetErrorString(int e) { return e == 6 ? "NVRTC_ERROR_COMPILATION" : "NVRTC_ERROR"; }
 
@@ -78,27 +64,15 @@ int nvrtcCreateProgram(fl__nvrtc_program *to, const char *text, const char *name
     return ok ? 0 : 1;
 }
 
-static void remove_all(const char *folder) {
-    static const char *const files[] = {"all.h", "rtc.h", "fl_math.h", "fl_math_f32.h", "pass.h",
-                                        "elements.h", "after.h",
-                                        "program.cc", "log"};
-    char path[80];
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        snprintf(path, sizeof path, "%s/%s", folder, files[i]);
-        unlink(path);
-    }
-    rmdir(folder); /* unless the code is there still */
-}
-
 int nvrtcDestroyProgram(fl__nvrtc_program *at) {
-    remove_all((*at)->folder);
+    rmdir((*at)->folder); /* unless the code is there still */
     free(*at);
     return *at = NULL, 0;
 }
 
 /* The options are the real library's: --pre-include=FILE becomes an include, the rest is known. */
 int nvrtcCompileProgram(fl__nvrtc_program p, int n, const char *const *option) {
-    char includes[400] = "", command[600], path[80];
+    char includes[400] = "", command[600];
     for (int i = 0; i < n; i++) {
         const char *file = strstr(option[i], "--pre-include=");
         const size_t at = strlen(includes);
@@ -108,15 +82,14 @@ int nvrtcCompileProgram(fl__nvrtc_program p, int n, const char *const *option) {
     put(p, "all.h", includes, "", "\n");
     put(p, "after.h", after, "", "");
     snprintf(command, sizeof command,
-             "cd %s && { cat program.cc after.h | g++ -x c++ -std=c++17 -O1 -fPIC -shared -ffp-contract=off "
-             "-fno-math-errno -fno-trapping-math -Wall -Wextra -Wno-unknown-pragmas -DFL_CUDA_EMU -DFL_QUICK "
-             "-DEMU_KERNEL=%s -I. -o code.so -; } > log 2>&1", p->folder, p->kernel);
+             "cd %s || exit 1; cat program.cc after.h | g++ -x c++ -std=c++17 -O1 -fPIC -shared "
+             "-ffp-contract=off -fno-math-errno -fno-trapping-math -Wall -Wextra -Wno-unknown-pragmas "
+             "-DFL_CUDA_EMU -DFL_QUICK -DEMU_KERNEL=%s -I. -o code.so - 2>&1; status=$?; "
+             "rm -f *.h program.cc; exit $status", p->folder, p->kernel);
     mock_programs++;
-    const int status = system(command);
-    snprintf(path, sizeof path, "%s/log", p->folder);
-    FILE *f = fopen(path, "r");
-    if (f) p->log[fread(p->log, 1, sizeof p->log - 1, f)] = 0, fclose(f);
-    return status ? 6 : 0;
+    FILE *f = popen(command, "r");
+    p->log[f ? fread(p->log, 1, sizeof p->log - 1, f) : 0] = 0;
+    return f && !pclose(f) ? 0 : 6;
 }
 
 int nvrtcGetProgramLogSize(fl__nvrtc_program p, size_t *n) { return *n = strlen(p->log) + 1, 0; }
