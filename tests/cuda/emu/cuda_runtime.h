@@ -268,13 +268,7 @@ inline cudaError_t cudaEventQuery(cudaEvent_t e) {
 }
 inline cudaError_t cudaEventSynchronize(cudaEvent_t e) {
     EMU_WAITING_CALL(cudaErrorUnknown)
-    if (e->done && !*e->done) {
-        emu_stream until;
-        until.queue.push_back({[] {}, e->done, 0});
-        emu::streams.push_back(&until);
-        emu::run_until(&until);
-        emu::streams.pop_back();
-    }
+    if (e->done) emu::run_until(NULL, e->done.get());
     return emu::broken;
 }
 inline cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
@@ -364,19 +358,14 @@ inline cudaError_t cudaLibraryGetKernel(cudaKernel_t *to, cudaLibrary_t l, const
 }
 inline cudaError_t cudaLaunchKernel(const void *f, dim3 grid, dim3 block, void **args, size_t,
                                     cudaStream_t s) {
-    EMU_CALL(cudaErrorUnknown)
     const emu_kernel k = *(const emu_kernel *)f;
-    if (!grid.x || !block.x || block.x > 1024) return emu::last_error = cudaErrorInvalidValue;
-    if (emu::of(s)->device != emu::current) return emu::last_error = cudaErrorInvalidResourceHandle;
-    emu::launches++;
     std::vector<std::string> copies; /* arguments are read now */
     for (size_t i = 0; i < k.bytes.size(); i++) copies.emplace_back((const char *)args[i], k.bytes[i]);
-    emu::put(s, [=] {
+    return emu::start([=] {
         std::vector<void *> p;
         for (const auto &c : copies) p.push_back((void *)c.data());
         k.run(p.data(), grid.x, block.x);
-    });
-    return cudaSuccess;
+    }, grid, block, s);
 }
 /* The same of a kernel that is compiled with the program. */
 template <class... A, size_t... I>

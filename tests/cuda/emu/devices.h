@@ -64,21 +64,20 @@ inline void *get(size_t bytes) {
         void *p = mmap(NULL, RANGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (p == MAP_FAILED) return NULL;
         d.memory = (char *)p;
+        d.spare[0] = RANGE;
     }
     if (n > limit || d.in_use > limit - n) return NULL;
-    d.in_use += n;
     for (auto s = d.spare.begin(); s != d.spare.end(); ++s)
         if (s->second >= n) {
             const size_t at = s->first, left = s->second - n;
             d.spare.erase(s);
             if (left) d.spare[at + n] = left;
             d.taken[at] = n;
+            d.in_use += n;
+            if (at + n > d.used) d.used = at + n;
             return d.memory + at;
         }
-    if (n > RANGE - d.used) return NULL;
-    d.taken[d.used] = n;
-    d.used += n;
-    return d.memory + d.used - n;
+    return NULL;
 }
 
 } // namespace emu

@@ -90,10 +90,9 @@ inline void work() {
     arrived(running);
     for (;;) {
         while (n_begun < n_threads) {
-            const unsigned me = thread_index.x = order[n_begun++];
+            thread_index.x = order[n_begun++];
             body();
             threads[thread_index.x].done = true;
-            (void)me;
         }
         idle.push_back(running);
         leave();

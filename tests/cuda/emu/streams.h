@@ -19,10 +19,11 @@ inline size_t waiting(const emu_stream *of) {
     for (const auto *s : streams) n += !of || of == s ? s->queue.size() : 0;
     return n;
 }
-/* Until nothing waits in that stream (NULL: in all): a few pieces of one that can go on, then of another. */
-inline void run_until(const emu_stream *wanted) {
-    if (!waiting(wanted)) return;
-    while (waiting(wanted)) {
+/* Until nothing waits in that stream (NULL: in all), or until that is done: a few pieces of one stream that
+   can go on, then of another. */
+inline void run_until(const emu_stream *wanted, const bool *done = nullptr) {
+    const auto goes_on = [=] { return done ? !*done : waiting(wanted) > 0; };
+    while (goes_on()) {
         std::vector<emu_stream *> able;
         for (auto *s : streams)
             if (ready(s)) able.push_back(s);
@@ -31,7 +32,7 @@ inline void run_until(const emu_stream *wanted) {
             break;
         }
         emu_stream *s = able[draw(able.size())];
-        for (uint64_t n = 1 + draw(16); n && ready(s) && waiting(wanted); n--) {
+        for (uint64_t n = 1 + draw(16); n && ready(s) && goes_on(); n--) {
             open(s->queue.front().reach);
             if (!broken) s->queue.front().run();
             if (break_next) break_next = false, stop("a kernel fails, as it is told to");
@@ -57,25 +58,23 @@ inline cudaError_t forbidden() {
     capture_failed = true;
     return last_error = cudaErrorStreamCaptureUnsupported;
 }
-template <class K, class... A> void launch(K kernel, dim3 grid, dim3 block, cudaStream_t stream, A... args) {
+inline cudaError_t start(std::function<void()> f, dim3 grid, dim3 block, cudaStream_t stream) {
     std::lock_guard<std::recursive_mutex> hold(lock);
-    if (fails(cudaErrorUnknown)) return;
+    if (const cudaError_t failed = fails(cudaErrorUnknown)) return failed;
     launches++;
-    if (!grid.x || !block.x || block.x > 1024 || grid.y * grid.z * block.y * block.z != 1) {
-        last_error = cudaErrorInvalidValue;
-        return;
-    }
-    if (of(stream)->device != current) {
-        last_error = cudaErrorInvalidResourceHandle;
-        return;
-    }
-    put(stream, [=] {
+    if (!grid.x || !block.x || block.x > 1024 || grid.y * grid.z * block.y * block.z != 1)
+        return last_error = cudaErrorInvalidValue;
+    if (of(stream)->device != current) return last_error = cudaErrorInvalidResourceHandle;
+    put(stream, std::move(f));
+    if (!getenv("CUDA_LAUNCH_BLOCKING") || of(stream)->capture) return cudaSuccess;
+    run_until(of(stream));
+    return last_error = broken;
+}
+template <class K, class... A> void launch(K kernel, dim3 grid, dim3 block, cudaStream_t stream, A... args) {
+    start([=] {
         body = [=] { kernel(args...); };
         run_grid(grid, block);
-    });
-    if (!getenv("CUDA_LAUNCH_BLOCKING") || of(stream)->capture) return;
-    run_until(of(stream));
-    last_error = broken;
+    }, grid, block, stream);
 }
 
 } // namespace emu
