@@ -9,12 +9,26 @@
 #ifndef FL_CUDA_LIBRARY_H
 #define FL_CUDA_LIBRARY_H
 #include "../../fl_mem.h"
+#include "flk.h"
 
-/* Loads the functions of a library into a struct of n pointers, in the order of their names. If the library
-   or a function is missing, returns false, after one warning that says what runs instead. */
-FL_PRIVATE bool fl__cuda_library(const char *file, const char *instead, const char *const *names,
-                                 void *functions, int n);
-/* Opens a library, if it exists, on behalf of another one that would search fewer folders. */
+/* A library and how far it is loaded. */
+typedef struct fl__cuda_library {
+    const char *file, *instead; /* instead: what runs without it */
+    const char *needs[2];       /* libraries that it would search in fewer folders */
+    void *functions;            /* a struct of pointers, in the order of their names */
+    const char *name[20];       /* NULL after the last one */
+    const char *opened_by;      /* the function that `open` calls */
+    const char *(*open)(void **handle); /* on the current device: returns NULL or why not; may be NULL */
+    int loaded, state[FLK_DEVICES];     /* 0: not yet, 1: it is, -1: failed; state is atomic */
+    void *handle[FLK_DEVICES];
+} fl__cuda_library;
+/* For lists X(result, function, arguments): the struct's fields, and the names. */
+#define FL__CUDA_FIELD(result, name, args) result(*name) args;
+#define FL__CUDA_NAME(result, name, args) #name,
+/* Loads a library when it is first needed, and opens it on the current device. Returns false if it cannot,
+   after one warning, which tells what runs instead. */
+FL_PRIVATE bool fl__cuda_load(fl__cuda_library *l);
+/* Opens a library, if it exists. */
 FL_PRIVATE void *fl__cuda_library_open(const char *file);
 #endif
 
@@ -24,6 +38,7 @@ FL_PRIVATE void *fl__cuda_library_open(const char *file);
 #include <dlfcn.h>
 #include <glob.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -110,19 +125,38 @@ FL_PRIVATE void *fl__cuda_library_open(const char *file) {
     return library;
 }
 
-FL_PRIVATE bool fl__cuda_library(const char *file, const char *instead, const char *const *names,
-                                 void *functions, int n) {
-    void *library = fl__cuda_library_open(file);
-    const char *missing = library ? NULL : file;
-    for (int i = 0; i < n && !missing; i++) {
-        void *f = dlsym(library, names[i]);
-        if (!f) missing = names[i];
-        memcpy((char *)functions + (size_t)i * sizeof f, &f, sizeof f);
+static bool fl__cuda_load_functions(fl__cuda_library *l) {
+    for (int i = 0; i < 2 && l->needs[i]; i++) fl__cuda_library_open(l->needs[i]);
+    void *library = fl__cuda_library_open(l->file);
+    const char *missing = library ? NULL : l->file;
+    for (int i = 0; l->name[i] && !missing; i++) {
+        void *f = dlsym(library, l->name[i]);
+        if (!f) missing = l->name[i];
+        memcpy((char *)l->functions + (size_t)i * sizeof f, &f, sizeof f);
     }
     if (missing)
         fl_log_message(FL_LOG_WARN, "cuda: %s%s%s is not found (FL_CUDA_LIBS): %s", library ? missing : "",
-                       library ? " of " : "", file, instead);
+                       library ? " of " : "", l->file, l->instead);
     return !missing;
+}
+
+static int fl__cuda_load_state(fl__cuda_library *l, int device) {
+    if (!l->loaded) l->loaded = fl__cuda_load_functions(l) ? 1 : -1;
+    const char *why = l->loaded > 0 && l->open ? l->open(&l->handle[device]) : NULL;
+    if (why) fl_log_message(FL_LOG_WARN, "cuda: %s: %s: %s", l->opened_by, why, l->instead);
+    return why ? -1 : l->loaded;
+}
+
+FL_PRIVATE bool fl__cuda_load(fl__cuda_library *l) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    const int device = flk_device();
+    int *state = &l->state[device];
+    if (!__atomic_load_n(state, __ATOMIC_ACQUIRE)) {
+        pthread_mutex_lock(&lock);
+        if (!*state) __atomic_store_n(state, fl__cuda_load_state(l, device), __ATOMIC_RELEASE);
+        pthread_mutex_unlock(&lock);
+    }
+    return __atomic_load_n(state, __ATOMIC_RELAXED) > 0;
 }
 
 #endif

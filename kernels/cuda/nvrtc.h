@@ -25,10 +25,9 @@ typedef int fl__nvrtc_result;
     X(fl__nvrtc_result, nvrtcGetCUBIN, (fl__nvrtc_program, char *))
 
 #ifndef FL_CUDA_CHECK
+#include "library.h"
 typedef struct fl__nvrtc_calls {
-#define FL__NVRTC_FIELD(result, name, args) result(*name) args;
-    FL__NVRTC_CALLS(FL__NVRTC_FIELD)
-#undef FL__NVRTC_FIELD
+    FL__NVRTC_CALLS(FL__CUDA_FIELD)
 } fl__nvrtc_calls;
 /* The library's functions; NULL, after one warning, if it is not found. */
 FL_PRIVATE const fl__nvrtc_calls *fl__nvrtc(void);
@@ -42,26 +41,14 @@ FL_PRIVATE char *fl__nvrtc_compile(const char *text, int architecture, bool ptx,
 #ifndef FL_CUDA_NVRTC_IMPL
 #define FL_CUDA_NVRTC_IMPL
 #include "../kernel_text.h"
-#include "library.h"
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
-static fl__nvrtc_calls fl__nvrtc_functions;
-static bool fl__nvrtc_found;
-
-static void fl__nvrtc_look(void) {
-#define FL__NVRTC_NAME(result, name, args) #name,
-    static const char *const names[] = {FL__NVRTC_CALLS(FL__NVRTC_NAME)};
-#undef FL__NVRTC_NAME
-    fl__nvrtc_found = fl__cuda_library("libnvrtc.so.13", "programs run op by op", names, &fl__nvrtc_functions,
-                                       (int)(sizeof names / sizeof *names));
-}
-
 FL_PRIVATE const fl__nvrtc_calls *fl__nvrtc(void) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, fl__nvrtc_look);
-    return fl__nvrtc_found ? &fl__nvrtc_functions : NULL;
+    static fl__nvrtc_calls functions;
+    static fl__cuda_library library = {.file = "libnvrtc.so.13", .instead = "programs run op by op",
+                                       .functions = &functions, .name = {FL__NVRTC_CALLS(FL__CUDA_NAME)}};
+    return fl__cuda_load(&library) ? &functions : NULL;
 }
 
 /* The pieces as one text; NULL: out of memory. */

@@ -20,12 +20,6 @@
 #include <string.h>
 #include <unistd.h>
 
-typedef struct nccl__calls {
-#define NCCL__FIELD(result, name, args) result(*name) args;
-    FL__NCCL_CALLS(NCCL__FIELD)
-#undef NCCL__FIELD
-} nccl__calls;
-
 typedef struct nccl__group {
     struct nccl__group *next; /* list of abandoned groups */
     fl__nccl_comm comm;       /* atomic; NULL: ended, by the thread that took it */
@@ -39,16 +33,12 @@ typedef struct nccl__group {
     int inside, threads; /* threads that may use comm; threads that end it */
 } nccl__group;
 
-static nccl__calls nccl__call;
-static bool nccl__found;
-
-static void nccl__look(void) {
-#define NCCL__NAME(result, name, args) #name,
-    static const char *const names[] = {FL__NCCL_CALLS(NCCL__NAME)};
-#undef NCCL__NAME
-    nccl__found = fl__cuda_library("libnccl.so.2", "fl_dist_init: nccl fails", names, &nccl__call,
-                                   (int)(sizeof names / sizeof *names));
-}
+static struct {
+    FL__NCCL_CALLS(FL__CUDA_FIELD)
+} nccl__call;
+static fl__cuda_library nccl__library = {.file = "libnccl.so.2", .instead = "fl_dist_init: nccl fails",
+                                         .functions = &nccl__call,
+                                         .name = {FL__NCCL_CALLS(FL__CUDA_NAME)}};
 
 /* ---- the rank's device ---- */
 
@@ -171,10 +161,8 @@ static void nccl__close(void *self) {
 /* ---- the start ---- */
 
 static void *nccl__open(const fl_dist_rendezvous *p) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
     static int streams;
-    pthread_once(&once, nccl__look);
-    if (!nccl__found)
+    if (!fl__cuda_load(&nccl__library))
         return fl_fail("nccl: libnccl.so.2 of NCCL 2.14 or later is not found: install it (libnccl2, or "
                        "nvidia-nccl-cu13 of pip), or name its folder in FL_CUDA_LIBS"), NULL;
     nccl__group *g = (nccl__group *)fl_heap_alloc(sizeof *g);
