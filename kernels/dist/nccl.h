@@ -72,6 +72,15 @@ static bool nccl__enter(nccl__group *g) {
     return fl_fail("nccl: the group has failed");
 }
 
+/* Records the event after the calls so far, if more were started. */
+static const char *nccl__mark(nccl__group *g) {
+    flk_unmark(g->event);
+    g->event = NULL;
+    const char *why = g->more ? flk_mark(&g->event, g->stream) : NULL;
+    g->more = false;
+    return why;
+}
+
 /* Polls until what returned `result` is done, or a call is on the stream. */
 static bool nccl__finish(const nccl__group *g, const char *what, fl__nccl_status result, double deadline) {
     while (result == FL__NCCL_IN_PROGRESS) {
@@ -142,8 +151,7 @@ static nccl__group *nccl__abandoned; /* their threads hang, and may still return
 
 static void nccl__close(void *self) {
     nccl__group *g = (nccl__group *)self;
-    if (g->event && g->more) flk_unmark(g->event), g->event = NULL;
-    if (!g->event && g->more) flk_mark(&g->event, g->stream);
+    if (g->more) nccl__mark(g);
     if (!__atomic_load_n(&g->aborted, __ATOMIC_SEQ_CST)) {
         nccl__start_thread(nccl__close_thread, g);
         if (!nccl__await_end(g)) nccl__abort(g);
@@ -181,16 +189,13 @@ static void *nccl__open(const fl_dist_rendezvous *p) {
                               .stream = g->stream};
     if (!why) g->barrier_word = fl_buffer_new(1, &info);
     fl__nccl_status result = why || p->rank ? 0 : nccl__call.ncclGetUniqueId(&id);
-    bool ok = why ? fl_fail("nccl: %s", why)
-                  : g->barrier_word && (!result || nccl__fail("ncclGetUniqueId", result));
-    if (ok && !p->rank)
-        ok = p->store->set(p->store, key, &id, sizeof id);
-    else if (ok)
-        ok = p->store->get(p->store, key, &id, sizeof id, p->deadline) == (int64_t)sizeof id;
-    if (ok)
-        ok = nccl__finish(g, "ncclCommInitRankConfig",
-                          nccl__call.ncclCommInitRankConfig(&g->comm, p->size, id, p->rank, &config),
-                          p->deadline);
+    const bool ok = (!why || fl_fail("nccl: %s", why)) && g->barrier_word &&
+                    (!result || nccl__fail("ncclGetUniqueId", result)) &&
+                    (p->rank ? p->store->get(p->store, key, &id, sizeof id, p->deadline) == (int64_t)sizeof id
+                             : p->store->set(p->store, key, &id, sizeof id)) &&
+                    nccl__finish(g, "ncclCommInitRankConfig",
+                                 nccl__call.ncclCommInitRankConfig(&g->comm, p->size, id, p->rank, &config),
+                                 p->deadline);
     if (ok) return g;
     nccl__abort(g);
     nccl__close(g);
@@ -272,10 +277,7 @@ static bool nccl__run_on_stream(nccl__group *g, const fl_dist_call *c, fl__nccl_
     g->latest = *c;
     g->more = true;
     if (g->event && !barrier) return true;
-    flk_unmark(g->event);
-    g->event = NULL;
-    why = flk_mark(&g->event, g->stream);
-    g->more = false;
+    why = nccl__mark(g);
     if (!why && barrier) why = flk_wait(NULL, g->event);
     if (why) return fl_fail("nccl: %s: %s", what, why);
     return !__atomic_load_n(&g->aborted, __ATOMIC_SEQ_CST) || fl_fail("nccl: %s: the group has failed", what);
@@ -316,10 +318,7 @@ static bool nccl__check(void *self) {
     if (!g->event) return true;
     if (flk_waits(g->event))
         return fl_dist_now() <= g->latest.deadline || fl_fail("nccl: the device has not run it in time");
-    flk_unmark(g->event);
-    g->event = NULL;
-    const char *why = g->more ? flk_mark(&g->event, g->stream) : NULL;
-    g->more = false;
+    const char *why = nccl__mark(g);
     return !why || fl_fail("nccl: %s", why);
 }
 
