@@ -35,6 +35,8 @@ static bool flk_is_sticky(cudaError_t e) {
            e == cudaErrorECCUncorrectable;
 }
 
+/* Calls a function of the runtime: NULL, or the error. */
+#define FLK_CALL(function, ...) flk_error(function(__VA_ARGS__), #function)
 const char *flk_error(cudaError_t e, const char *call) {
     if (e == cudaSuccess) return NULL;
     snprintf(flk_text, sizeof flk_text, "%s: %s (%s)", call, cudaGetErrorString(e), cudaGetErrorName(e));
@@ -90,15 +92,14 @@ const char *flk_started(const char *kernel) { return flk_launched(cudaGetLastErr
 /* With several devices, code beside fl may have changed the current one. */
 static const char *flk_use(int device) {
     if (device == flk_used && __atomic_load_n(&flk_present, __ATOMIC_RELAXED) < 2) return NULL;
-    const char *why = flk_error(cudaSetDevice(device), "cudaSetDevice");
+    const char *why = FLK_CALL(cudaSetDevice, device);
     if (!why && device != flk_used) flk_used = device, flk_current = NULL;
     return why;
 }
 
 static const char *flk_make_stream(int n) {
     cudaStream_t s = NULL;
-    const char *why =
-        flk_error(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    const char *why = FLK_CALL(cudaStreamCreateWithFlags, &s, cudaStreamNonBlocking);
     if (!why) __atomic_store_n(&flk_devices[flk_used].stream[n], s, __ATOMIC_RELEASE);
     return why;
 }
@@ -146,23 +147,20 @@ static const char *flk_built_for(int device) {
 
 static const char *flk_find_device(int device) {
     auto *d = &flk_devices[device];
+    flk_fault none = {}, *host = NULL;
     const char *why = flk_find_driver(device);
-    if (why || (why = flk_use(device)) || (why = flk_built_for(device))) return why;
-    if (!d->fault_host) {
-        if ((why = flk_error(cudaHostAlloc((void **)&d->fault_host, sizeof *d->fault_host,
-                                           cudaHostAllocMapped), "cudaHostAlloc")))
-            return d->fault_host = NULL, why;
-        memset(d->fault_host, 0, sizeof *d->fault_host);
+    if (!why) why = flk_use(device);
+    if (!why) why = flk_built_for(device);
+    if (!why && !d->fault_host) {
+        why = FLK_CALL(cudaHostAlloc, (void **)&host, sizeof *host, cudaHostAllocMapped);
+        if (!why) d->fault_host = (flk_fault *)memset(host, 0, sizeof *host);
     }
-    flk_fault none = {};
-    if ((why = flk_error(cudaHostGetDevicePointer((void **)&none.host, d->fault_host, 0),
-                         "cudaHostGetDevicePointer")) ||
-        (!d->fault && (why = flk_error(cudaMalloc((void **)&d->fault, sizeof none), "cudaMalloc"))))
-        return why;
-    if (!d->stream[0] && (why = flk_make_stream(0))) return why;
-    why = flk_error(cudaMemcpyAsync(d->fault, &none, sizeof none, cudaMemcpyDefault, d->stream[0]),
-                    "cudaMemcpyAsync");
-    return why ? why : flk_error(cudaStreamSynchronize(d->stream[0]), "cudaStreamSynchronize");
+    if (!why) why = FLK_CALL(cudaHostGetDevicePointer, (void **)&none.host, d->fault_host, 0);
+    if (!why && !d->fault) why = FLK_CALL(cudaMalloc, (void **)&d->fault, sizeof none);
+    if (!why && !d->stream[0]) why = flk_make_stream(0);
+    if (!why)
+        why = FLK_CALL(cudaMemcpyAsync, d->fault, &none, sizeof none, cudaMemcpyDefault, d->stream[0]);
+    return why ? why : FLK_CALL(cudaStreamSynchronize, d->stream[0]);
 }
 
 const char *flk_start(int device) {
@@ -228,9 +226,7 @@ static const char *flk_event_take(flk_event **event, int device) {
     void *const now = flk_stream_in_use();
     const int was = flk_used;
     const char *why = flk_use(e->device = device);
-    if (!why)
-        why = flk_error(cudaEventCreateWithFlags(&e->event, cudaEventDisableTiming),
-                        "cudaEventCreateWithFlags");
+    if (!why) why = FLK_CALL(cudaEventCreateWithFlags, &e->event, cudaEventDisableTiming);
     if (was >= 0 && !flk_use(was)) flk_current = (cudaStream_t)now;
     if (why) return free(e), why;
     *event = e;
@@ -244,9 +240,9 @@ const char *flk_mark(void **event, void *stream) {
     if (why) return why;
     cudaStreamCaptureStatus captured = cudaStreamCaptureStatusNone;
     pthread_mutex_lock(&flk_lock); /* no capture begins */
-    why = flk_error(cudaStreamIsCapturing((cudaStream_t)stream, &captured), "cudaStreamIsCapturing");
+    why = FLK_CALL(cudaStreamIsCapturing, (cudaStream_t)stream, &captured);
     const bool records = !why && captured == cudaStreamCaptureStatusNone;
-    if (records) why = flk_error(cudaEventRecord(e->event, (cudaStream_t)stream), "cudaEventRecord");
+    if (records) why = FLK_CALL(cudaEventRecord, e->event, (cudaStream_t)stream);
     pthread_mutex_unlock(&flk_lock);
     if (records && !why) *event = e;
     else flk_unmark(e);
@@ -255,8 +251,8 @@ const char *flk_mark(void **event, void *stream) {
 const char *flk_wait(void *stream, void *event) {
     if (!event) return NULL;
     const cudaEvent_t e = ((flk_event *)event)->event;
-    if (!stream) return flk_error(cudaEventSynchronize(e), "cudaEventSynchronize");
-    return flk_error(cudaStreamWaitEvent((cudaStream_t)stream, e, 0), "cudaStreamWaitEvent");
+    if (!stream) return FLK_CALL(cudaEventSynchronize, e);
+    return FLK_CALL(cudaStreamWaitEvent, (cudaStream_t)stream, e, 0);
 }
 int flk_waits(void *event) {
     const cudaError_t e = event ? cudaEventQuery(((flk_event *)event)->event) : cudaSuccess;
@@ -288,22 +284,21 @@ static const char *flk_refuse_capture(const char *what) {
 
 const char *flk_get(void **p, size_t bytes) {
     const char *why = flk_refuse_capture("device memory cannot be allocated");
-    return why ? why : flk_error(cudaMalloc(p, bytes), "cudaMalloc");
+    return why ? why : FLK_CALL(cudaMalloc, p, bytes);
 }
-const char *flk_put(void *p) { return flk_error(cudaFree(p), "cudaFree"); }
+const char *flk_put(void *p) { return FLK_CALL(cudaFree, p); }
 const char *flk_host_get(void **p, size_t bytes) {
     const char *why = flk_refuse_capture("the host cannot read or write");
-    return why ? why : flk_error(cudaHostAlloc(p, bytes, cudaHostAllocPortable), "cudaHostAlloc");
+    return why ? why : FLK_CALL(cudaHostAlloc, p, bytes, cudaHostAllocPortable);
 }
-const char *flk_host_put(void *p) { return flk_error(cudaFreeHost(p), "cudaFreeHost"); }
+const char *flk_host_put(void *p) { return FLK_CALL(cudaFreeHost, p); }
 
 /* cudaMemcpyDefault infers the direction from the addresses, also between two devices. */
 const char *flk_copy_later(void *dst, const void *src, size_t bytes) {
     if (!bytes) return NULL;
     const cudaStream_t s = flk_stream();
-    const char *why = flk_work_why;
-    flk_work_why = NULL;
-    return why ? why : flk_error(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, s), "cudaMemcpyAsync");
+    const char *why = flk_launched(cudaSuccess, NULL);
+    return why ? why : FLK_CALL(cudaMemcpyAsync, dst, src, bytes, cudaMemcpyDefault, s);
 }
 
 /* Pageable memory is copied before the call returns, pinned memory later: so it waits, except for copies
@@ -321,11 +316,11 @@ const char *flk_copy(void *dst, const void *src, size_t bytes) {
 
 const char *flk_sync_stream(void) {
     const char *why = flk_run_waiting();
-    return why ? why : flk_error(cudaStreamSynchronize(flk_stream()), "cudaStreamSynchronize");
+    return why ? why : FLK_CALL(cudaStreamSynchronize, flk_stream());
 }
 
 const char *flk_zero(void *p, size_t bytes) {
-    return flk_error(cudaMemsetAsync(p, 0, bytes, flk_stream()), "cudaMemsetAsync");
+    return FLK_CALL(cudaMemsetAsync, p, 0, bytes, flk_stream());
 }
 
 const char *flk_sync(int device) {
@@ -333,7 +328,7 @@ const char *flk_sync(int device) {
     if (!why) why = flk_refuse_capture("the host cannot wait");
     for (int i = 0; i < FLK_STREAMS && !why; i++) {
         const cudaStream_t s = __atomic_load_n(&flk_devices[device].stream[i], __ATOMIC_ACQUIRE);
-        if (s) why = flk_error(cudaStreamSynchronize(s), "cudaStreamSynchronize");
+        if (s) why = FLK_CALL(cudaStreamSynchronize, s);
     }
     return why;
 }
@@ -351,9 +346,7 @@ __global__ void flk_set_word(uint64_t *word, uint64_t value) { *word = value; }
 const char *flk_capture(void *stream, const uint64_t *word) {
     const char *why = flk_run_waiting();
     pthread_mutex_lock(&flk_lock);
-    if (!why)
-        why = flk_error(cudaStreamBeginCapture((cudaStream_t)stream, cudaStreamCaptureModeThreadLocal),
-                        "cudaStreamBeginCapture");
+    if (!why) why = FLK_CALL(cudaStreamBeginCapture, (cudaStream_t)stream, cudaStreamCaptureModeThreadLocal);
     pthread_mutex_unlock(&flk_lock);
     if (!why) flk_captured_word = word;
     return why;
@@ -364,16 +357,15 @@ const char *flk_captured(void *stream, void **graph) {
     cudaGraph_t g = NULL;
     const char *before = flk_run_waiting();
     flk_captured_word = NULL;
-    const char *why = flk_error(cudaStreamEndCapture((cudaStream_t)stream, &g), "cudaStreamEndCapture");
-    if (!why && !before)
-        why = flk_error(cudaGraphInstantiate((cudaGraphExec_t *)graph, g, 0), "cudaGraphInstantiate");
+    const char *why = FLK_CALL(cudaStreamEndCapture, (cudaStream_t)stream, &g);
+    if (!why && !before) why = FLK_CALL(cudaGraphInstantiate, (cudaGraphExec_t *)graph, g, 0);
     if (g) cudaGraphDestroy(g);
     return before ? before : why;
 }
 
 const char *flk_replay(void *graph, uint64_t *word, uint64_t value) {
     const char *why = FLK_LAUNCH(flk_set_word, 1, 1, word, value);
-    return why ? why : flk_error(cudaGraphLaunch((cudaGraphExec_t)graph, flk_stream()), "cudaGraphLaunch");
+    return why ? why : FLK_CALL(cudaGraphLaunch, (cudaGraphExec_t)graph, flk_stream());
 }
 void flk_graph_put(void *graph) {
     if (graph) cudaGraphExecDestroy((cudaGraphExec_t)graph);
@@ -389,11 +381,9 @@ int flk_architecture(void) {
 const char *flk_kernel_load(void **kernel, const void *code, const char *name) {
     cudaLibrary_t library = NULL;
     cudaKernel_t k = NULL;
-    const char *why =
-        flk_error(cudaLibraryLoadData(&library, code, NULL, NULL, 0, NULL, NULL, 0), "cudaLibraryLoadData");
+    const char *why = FLK_CALL(cudaLibraryLoadData, &library, code, NULL, NULL, 0, NULL, NULL, 0);
     if (why) return why;
-    if ((why = flk_error(cudaLibraryGetKernel(&k, library, name), "cudaLibraryGetKernel")))
-        cudaLibraryUnload(library);
+    if ((why = FLK_CALL(cudaLibraryGetKernel, &k, library, name))) cudaLibraryUnload(library);
     *kernel = (void *)k;
     return why;
 }
