@@ -37,7 +37,8 @@ FL_PRIVATE bool fl__cuda_graph_spoil(void) {
     return false;
 }
 
-static bool fl__cuda_graph_add(fl__cuda_graph *g, fl_buffer *b) {
+static bool fl__cuda_graph_add(void *graph, fl_buffer *b) {
+    fl__cuda_graph *g = graph;
     if (!fl_heap_grow(&g->used, &g->cap, g->n + 1, sizeof *g->used)) return fl__cuda_graph_spoil();
     g->used[g->n++] = fl_buffer_keep(b);
     return true;
@@ -93,10 +94,6 @@ static bool fl__cuda_graph_launch(fl__cuda_graph *g, uint64_t drawn) {
     return ok && (!why || fl_fail("fl_graph_replay: cuda: %s", why));
 }
 
-static void fl__cuda_graph_add_born(fl_buffer *b, void *g) {
-    fl__cuda_graph_add(g, b);
-}
-
 /* Captures the calls, of which none is computed. On failure g stays spoilt, and errors are forgotten. */
 static bool fl__cuda_graph_capture(fl__cuda_graph *g, const fl_replay *r) {
     const bool failed = fl_error() != NULL;
@@ -119,7 +116,7 @@ static bool fl__cuda_graph_capture(fl__cuda_graph *g, const fl_replay *r) {
         fl__cuda_memory_for(NULL, NULL, false);
         why = flk_captured(g->stream, &g->graph);
         g->spoilt |= why || !ok;
-        fl__cuda_memory_born(device, g, fl__cuda_graph_add_born, g);
+        fl__cuda_memory_born(device, g, fl__cuda_graph_add, g);
     }
     if (!g->spoilt) return true;
     fl_log_message(FL_LOG_INFO, "cuda: a step cannot be captured, its calls run one by one: %s",

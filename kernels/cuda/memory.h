@@ -36,7 +36,7 @@ FL_PRIVATE bool fl__cuda_captures(void); /* whether this thread captures */
 /* Calls fn for each buffer allocated for home during capture that is still held, and then treats them as
    ordinary ones. */
 FL_PRIVATE void fl__cuda_memory_born(const fl_device *device, const void *home,
-                                     void (*fn)(fl_buffer *b, void *user), void *user);
+                                     bool (*fn)(void *user, fl_buffer *b), void *user);
 /* Whether b was allocated during capture. */
 FL_PRIVATE bool fl__cuda_is_born(const fl_buffer *b);
 /* Ends home after all its work: releases its free blocks; blocks in use move to the stream. */
@@ -103,27 +103,21 @@ static bool fl__cuda_ok(const char *why) {
     return !why || fl_fail("cuda: %s", why);
 }
 
+/* Memory of the device, aligned to 256 bytes, or pinned, aligned to pages. A device without free memory is
+   no error yet. */
 static void *fl__cuda_get(const fl_device *self, size_t bytes, size_t align) {
-    (void)align; /* cudaMalloc aligns to 256 bytes */
+    (void)align;
     void *p = NULL;
-    if (!fl__cuda_ok(flk_start(fl__cuda_cache_of(self)->ordinal))) return NULL;
-    return flk_get(&p, bytes) ? NULL : p;
+    const char *why = flk_start(self->host ? flk_device() : fl__cuda_cache_of(self)->ordinal);
+    if (!why && self->host) why = flk_host_get(&p, bytes);
+    if (!fl__cuda_ok(why)) return NULL;
+    return self->host || !flk_get(&p, bytes) ? p : NULL;
 }
 
 static void fl__cuda_put(const fl_device *self, void *p, size_t bytes) {
-    (void)self, (void)bytes;
-    flk_put(p);
-}
-
-static void *fl__cuda_pinned_get(const fl_device *self, size_t bytes, size_t align) {
-    (void)self, (void)align; /* page-aligned */
-    void *p = NULL;
-    return fl__cuda_ok(flk_start(flk_device())) && fl__cuda_ok(flk_host_get(&p, bytes)) ? p : NULL;
-}
-
-static void fl__cuda_pinned_put(const fl_device *self, void *p, size_t bytes) {
-    (void)self, (void)bytes;
-    flk_host_put(p);
+    (void)bytes;
+    if (self->host) flk_host_put(p);
+    else flk_put(p);
 }
 
 static bool fl__cuda_copy(const fl_device *self, void *dst, const void *src, size_t bytes) {
@@ -149,17 +143,16 @@ static bool fl__cuda_wait(const fl_device *self, void *stream, void *before) {
 /* ---- the manager ---- */
 
 /* An eighth of the power of two at or below bytes, at least 512. */
-static size_t fl__cuda_unit(size_t bytes, int *doubled) {
+static size_t fl__cuda_unit(size_t bytes) {
     size_t unit = 512;
-    for (*doubled = 0; unit * 16 <= bytes; unit *= 2) ++*doubled;
+    while (unit * 16 <= bytes) unit *= 2;
     return unit;
 }
 
 /* The bin of a block; later bins have larger ones. */
 static int fl__cuda_bin(size_t bytes) {
-    int doubled;
-    const size_t unit = fl__cuda_unit(bytes, &doubled);
-    return doubled * 8 + (int)(bytes / unit);
+    const size_t unit = fl__cuda_unit(bytes);
+    return __builtin_ctzll(unit / 512) * 8 + (int)(bytes / unit);
 }
 
 static void fl__cuda_count(fl_mem_stats *s, int64_t in_use, int64_t reserved) {
@@ -286,8 +279,7 @@ static bool fl__cuda_cache_get(fl_mem_manager *self, fl_buffer *b, const fl_mem_
     fl__cuda_cache *c = (fl__cuda_cache *)(void *)self;
     const bool pooled = fl__cuda_home && b->device == fl__cuda_home_device;
     const bool split = !pooled && c->ordinal != FLK_DEVICES;
-    int doubled;
-    const size_t unit = split ? 512 : fl__cuda_unit(b->bytes + FL_ALIGN, &doubled);
+    const size_t unit = split ? 512 : fl__cuda_unit(b->bytes + FL_ALIGN);
     const size_t bytes = (b->bytes + FL_ALIGN + unit - 1) / unit * unit;
     const bool small = bytes < FL__CUDA_SMALL;
     const void *home = c->ordinal == FLK_DEVICES ? self : pooled ? fl__cuda_home : info->stream;
@@ -353,8 +345,7 @@ static void fl__cuda_cache_put(fl_mem_manager *self, fl_buffer *b) {
 static void fl__cuda_join_all(fl__cuda_cache *c) {
     for (fl__cuda_block *k = c->newest; k; k = k->older)
         if (!k->holder && k->event && !flk_waits(k->event)) flk_unmark(k->event), k->event = NULL;
-    for (fl__cuda_block *k = c->newest; k;
-         k = k->older) /* the first one of several, which the joined one stays */
+    for (fl__cuda_block *k = c->newest; k; k = k->older) /* the first one of several: the whole stays it */
         if (fl__cuda_joins(k) && fl__cuda_joins(k->after) && !fl__cuda_joins(k->before)) {
             fl__cuda_take(c, k);
             fl__cuda_keep(c, fl__cuda_join(c, k));
@@ -420,12 +411,12 @@ FL_PRIVATE bool fl__cuda_is_born(const fl_buffer *b) {
 }
 
 FL_PRIVATE void fl__cuda_memory_born(const fl_device *device, const void *home,
-                                     void (*fn)(fl_buffer *b, void *user), void *user) {
+                                     bool (*fn)(void *user, fl_buffer *b), void *user) {
     fl__cuda_cache *c = fl__cuda_cache_of(device);
     pthread_mutex_lock(&c->lock);
     for (fl__cuda_block *k = c->newest; k; k = k->older) {
         if (k->home != home) continue;
-        if (k->born && k->holder) fn(k->holder, user);
+        if (k->born && k->holder) fn(user, k->holder);
         k->born = false;
     }
     pthread_mutex_unlock(&c->lock);
@@ -443,9 +434,8 @@ FL_PRIVATE void fl__cuda_memory_end(const fl_device *device, const void *home, v
 /* ---- all devices ---- */
 
 FL_PRIVATE void fl__cuda_memory_init(void) {
-    static const char *const name[FLK_DEVICES + 1] = {"cuda",   "cuda:1", "cuda:2",
-                                                      "cuda:3", "cuda:4", "cuda:5",
-                                                      "cuda:6", "cuda:7", "cuda-pinned"};
+    static const char *const name[FLK_DEVICES + 1] = {"cuda",   "cuda:1", "cuda:2", "cuda:3",     "cuda:4",
+                                                      "cuda:5", "cuda:6", "cuda:7", "cuda-pinned"};
     for (int i = 0; i <= FLK_DEVICES; i++) {
         fl__cuda_cache *c = &fl__cuda_caches[i];
         const bool host = i == FLK_DEVICES;
@@ -458,8 +448,8 @@ FL_PRIVATE void fl__cuda_memory_init(void) {
                                       .stats = fl__cuda_cache_stats,
                                       .reset_peak = fl__cuda_cache_reset};
         c->device = (fl_device){.name = name[i],
-                                .get = host ? fl__cuda_pinned_get : fl__cuda_get,
-                                .put = host ? fl__cuda_pinned_put : fl__cuda_put,
+                                .get = fl__cuda_get,
+                                .put = fl__cuda_put,
                                 .copy = host ? NULL : fl__cuda_copy,
                                 .limit = host ? NULL : fl__cuda_limit,
                                 .wait = fl__cuda_wait,
@@ -473,7 +463,7 @@ FL_PRIVATE const fl_device *fl__cuda_device(int ordinal) {
 }
 
 FL_PRIVATE bool fl__cuda_has(const fl_buffer *b) {
-    return b->device->get == fl__cuda_get;
+    return b->device->get == fl__cuda_get && !b->device->host;
 }
 
 FL_PRIVATE const fl_device *fl__cuda_pinned(void) {
