@@ -117,13 +117,11 @@ const char *flk_attention_blind(const flk_lines *l, double least) {
 
 const char *flk_attention_weights(const flk_attention *a, int dtype) {
     if (!a->rows) return NULL;
-    return dtype == FLK_F64 ? FLK_BY_ROW(flk_attention_kernel, double, a->rows, a->m, *a)
-                            : FLK_BY_ROW(flk_attention_kernel, float, a->rows, a->m, *a);
+    return FLK_BY_ROW(flk_attention_kernel, dtype, a->rows, a->m, *a);
 }
 
 const char *flk_attention_dscores(const flk_attention *a, int dtype) {
     if (!a->rows || !a->m) return NULL;
-    return dtype == FLK_F64 ? FLK_BY_ROW(flk_attention_grad_kernel, double, a->rows, a->m, *a)
-                            : FLK_BY_ROW(flk_attention_grad_kernel, float, a->rows, a->m, *a);
+    return FLK_BY_ROW(flk_attention_grad_kernel, dtype, a->rows, a->m, *a);
 }
 /* MIT licence: see LICENSE. */

@@ -245,34 +245,22 @@ void flk_batch_norm_parts(flk_batch_norm *a, int dtype) {
     a->parts = (a->count + a->size - 1) / a->size;
 }
 
-#define FLK_BATCH(kernel, T, a) \
-    FLK_BY_CHANNELS(kernel, T, (a)->each, (a)->x.dtype, (unsigned)((a)->parts * (a)->columns), *(a))
-
-template <class T> static const char *flk_statistics_of(const flk_batch_norm *a) {
-    const char *why = FLK_BATCH(flk_moments_kernel, T, a);
-    const unsigned blocks = flk_blocks(a->channels, FLK_MERGED);
-    return why ? why : FLK_LAUNCH(flk_statistics_kernel<T>, blocks, FLK_BLOCK, *a);
-}
-
-template <class T> static const char *flk_batch_norm_grad_of(const flk_batch_norm *a) {
-    const unsigned blocks = flk_blocks(a->channels, FLK_MERGED);
-    const char *why = NULL;
-    if (a->part) why = FLK_BATCH(flk_grad_sums_kernel, T, a);
-    if (a->part && !why) why = FLK_LAUNCH(flk_grad_statistics_kernel<T>, blocks, FLK_BLOCK, *a);
-    if (why || !(a->dx.p || a->dadd.p)) return why;
-    return FLK_BATCH(flk_batch_norm_grad_kernel, T, a);
-}
+#define FLK_BATCH(kernel, a) \
+    FLK_BY_CHANNELS(kernel, (a)->each, (a)->x.dtype, (a)->parts * (a)->columns, *(a))
 
 const char *flk_batch_statistics(const flk_batch_norm *a, int dtype) {
-    return dtype == FLK_F64 ? flk_statistics_of<double>(a) : flk_statistics_of<float>(a);
+    const char *why = FLK_BATCH(flk_moments_kernel, a);
+    return why ? why : FLK_FLOATS(flk_statistics_kernel, dtype, flk_blocks(a->channels, FLK_MERGED), *a);
 }
 
-const char *flk_batch_norm_run(const flk_batch_norm *a, int dtype) {
-    return dtype == FLK_F64 ? FLK_BATCH(flk_batch_norm_kernel, double, a)
-                            : FLK_BATCH(flk_batch_norm_kernel, float, a);
+const char *flk_batch_norm_run(const flk_batch_norm *a) {
+    return FLK_BATCH(flk_batch_norm_kernel, a);
 }
 
 const char *flk_batch_norm_grad(const flk_batch_norm *a, int dtype) {
-    return dtype == FLK_F64 ? flk_batch_norm_grad_of<double>(a) : flk_batch_norm_grad_of<float>(a);
+    const char *why = a->part ? FLK_BATCH(flk_grad_sums_kernel, a) : NULL;
+    if (a->part && !why)
+        why = FLK_FLOATS(flk_grad_statistics_kernel, dtype, flk_blocks(a->channels, FLK_MERGED), *a);
+    return why || !(a->dx.p || a->dadd.p) ? why : FLK_BATCH(flk_batch_norm_grad_kernel, a);
 }
 /* MIT licence: see LICENSE. */

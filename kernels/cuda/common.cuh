@@ -18,12 +18,23 @@
 #ifndef __CUDACC_RTC__
 /* The only way to launch a kernel. The value is that of a flk_ function: NULL, or the error. */
 #ifdef FL_CUDA_EMU
-#define FLK_LAUNCH(kernel, grid, block, ...) \
-    (emu::launch(kernel, dim3(grid), dim3(block), flk_stream(), __VA_ARGS__), flk_started(#kernel))
+#define FLK_LAUNCH_AS(name, kernel, grid, block, ...) \
+    (emu::launch(kernel, dim3((unsigned)(grid)), dim3(block), flk_stream(), __VA_ARGS__), flk_started(name))
 #else
-#define FLK_LAUNCH(kernel, grid, block, ...) \
-    (kernel<<<dim3(grid), dim3(block), 0, flk_stream()>>>(__VA_ARGS__), flk_started(#kernel))
+#define FLK_LAUNCH_AS(name, kernel, grid, block, ...) \
+    ((kernel)<<<dim3((unsigned)(grid)), dim3(block), 0, flk_stream()>>>(__VA_ARGS__), flk_started(name))
 #endif
+#define FLK_LAUNCH(kernel, grid, block, ...) FLK_LAUNCH_AS(#kernel, kernel, grid, block, __VA_ARGS__)
+/* The same in blocks of FLK_BLOCK threads, for a kernel<type of the computation in dtype>. */
+#define FLK_FLOATS(kernel, dtype, grid, ...) \
+    FLK_LAUNCH_AS(#kernel, FLK_FLOAT(kernel, dtype), grid, FLK_BLOCK, __VA_ARGS__)
+#define FLK_NUMBERS(kernel, dtype, grid, ...) \
+    FLK_LAUNCH_AS(#kernel, FLK_NUMBER(kernel, dtype), grid, FLK_BLOCK, __VA_ARGS__)
+#define FLK_ALL(kernel, dtype, grid, ...) \
+    FLK_LAUNCH_AS(#kernel, FLK_ANY(kernel, dtype), grid, FLK_BLOCK, __VA_ARGS__)
+#define FLK_FLOAT(f, dtype) ((dtype) == FLK_F64 ? f<double> : f<float>)
+#define FLK_NUMBER(f, dtype) ((dtype) < FLK_F16 ? f<int64_t> : FLK_FLOAT(f, dtype))
+#define FLK_ANY(f, dtype) ((dtype) == FLK_B8 ? f<uint8_t> : FLK_NUMBER(f, dtype))
 cudaStream_t flk_stream(void);
 flk_fault *flk_faults(void); /* of the current device, in its memory */
 const char *flk_started(const char *kernel);
@@ -76,10 +87,12 @@ template <int TEAM> static __device__ __forceinline__ int64_t flk_team_row(int *
 
 /* Launches kernel<T, team> for rows of n elements: a warp per short row, a block per long one. */
 enum { FLK_SHORT_ROW = 512 };
-#define FLK_BY_ROW(kernel, T, rows, length, ...) \
+#define FLK_BY_ROW(kernel, dtype, rows, length, ...) \
     ((length) <= FLK_SHORT_ROW \
-         ? FLK_LAUNCH((kernel<T, FLK_WARP>), flk_blocks(rows, FLK_BLOCK / FLK_WARP), FLK_BLOCK, __VA_ARGS__) \
-         : FLK_LAUNCH((kernel<T, FLK_BLOCK>), (unsigned)(rows), FLK_BLOCK, __VA_ARGS__))
+         ? FLK_LAUNCH_AS(#kernel, FLK_TEAM(kernel, dtype, FLK_WARP), \
+                         flk_blocks(rows, FLK_BLOCK / FLK_WARP), FLK_BLOCK, __VA_ARGS__) \
+         : FLK_LAUNCH_AS(#kernel, FLK_TEAM(kernel, dtype, FLK_BLOCK), rows, FLK_BLOCK, __VA_ARGS__))
+#define FLK_TEAM(kernel, dtype, team) ((dtype) == FLK_F64 ? kernel<double, team> : kernel<float, team>)
 
 /* Calls use(value, position, whether it is kept) for elements lane, lane + TEAM ... of a team's line. The
    first FLK_KEPT of a thread stay in registers, loaded by flk_keep; the rest is loaded again. */
@@ -102,6 +115,16 @@ static __device__ __forceinline__ void flk_each_kept(T *kept, int64_t n, int lan
 }
 
 /* Scalar functions by type. */
+#define FLK_ARITHMETIC(T, s) \
+    static __device__ __forceinline__ T flk_add(T a, T b) { return flm_add_##s(a, b); } \
+    static __device__ __forceinline__ T flk_mul(T a, T b) { return flm_mul_##s(a, b); } \
+    static __device__ __forceinline__ T flk_max(T a, T b) { return flm_maximum_##s(a, b); } /* NaN wins */ \
+    static __device__ __forceinline__ T flk_min(T a, T b) { return flm_minimum_##s(a, b); }
+FLK_ARITHMETIC(float, f32)
+FLK_ARITHMETIC(double, f64)
+FLK_ARITHMETIC(int64_t, i64)
+FLK_ARITHMETIC(uint8_t, b8)
+#undef FLK_ARITHMETIC
 static __device__ __forceinline__ float flk_exp(float x) { return flm_exp_f32(x); }
 static __device__ __forceinline__ double flk_exp(double x) { return flm_exp_f64(x); }
 static __device__ __forceinline__ float flk_log(float x) { return flm_log_f32(x); }
@@ -218,11 +241,14 @@ static __device__ __forceinline__ void flk_store_some(const flk_operand &t, int6
 }
 
 /* Launches kernel<T, D, N>, whose threads have `each` = N channels: 8, of images of dtype D, or one. */
-#define FLK_BY_CHANNELS(kernel, T, each, dtype, blocks, ...) \
-    ((each) == 1          ? FLK_LAUNCH((kernel<T, 0, 1>), blocks, FLK_BLOCK, __VA_ARGS__) \
-     : (dtype) == FLK_F32 ? FLK_LAUNCH((kernel<float, FLK_F32, 8>), blocks, FLK_BLOCK, __VA_ARGS__) \
-     : (dtype) == FLK_F16 ? FLK_LAUNCH((kernel<float, FLK_F16, 8>), blocks, FLK_BLOCK, __VA_ARGS__) \
-                          : FLK_LAUNCH((kernel<float, FLK_BF16, 8>), blocks, FLK_BLOCK, __VA_ARGS__))
+#define FLK_BY_CHANNELS(kernel, each, dtype, blocks, ...) \
+    FLK_LAUNCH_AS(#kernel, \
+                  ((dtype) == FLK_F64   ? kernel<double, 0, 1> \
+                   : (each) == 1        ? kernel<float, 0, 1> \
+                   : (dtype) == FLK_F32 ? kernel<float, FLK_F32, 8> \
+                   : (dtype) == FLK_F16 ? kernel<float, FLK_F16, 8> \
+                                        : kernel<float, FLK_BF16, 8>), \
+                  blocks, FLK_BLOCK, __VA_ARGS__)
 #endif
 
 /* Number of elements of thread i of a vectorised pass, and the first. The rest of the pass is processed one

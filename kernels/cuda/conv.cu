@@ -78,19 +78,14 @@ template <class T> __global__ void flk_conv_grad_weight_kernel(flk_conv c) {
         ((T *)c.w)[o * c.stride_w[0] + i * c.stride_w[1] + ky * c.stride_w[2] + kx * c.stride_w[3]] = sum;
 }
 
-template <class T> static const char *flk_conv_of(const flk_conv *c, int which) {
+const char *flk_conv2d(const flk_conv *c, int which, int dtype) {
     const int64_t *s = which == FLK_CONV              ? c->shape_y
                        : which == FLK_CONV_GRAD_INPUT ? c->shape_x
                                                       : c->shape_w;
     const int64_t n = s[0] * s[1] * s[2] * s[3];
     if (!n) return NULL;
-    if (which == FLK_CONV) return FLK_LAUNCH(flk_conv_kernel<T>, flk_blocks(n), FLK_BLOCK, *c);
-    if (which == FLK_CONV_GRAD_INPUT)
-        return FLK_LAUNCH(flk_conv_grad_input_kernel<T>, flk_blocks(n), FLK_BLOCK, *c);
-    return FLK_LAUNCH(flk_conv_grad_weight_kernel<T>, (unsigned)n, FLK_BLOCK, *c);
-}
-
-const char *flk_conv2d(const flk_conv *c, int which, int dtype) {
-    return dtype == FLK_F64 ? flk_conv_of<double>(c, which) : flk_conv_of<float>(c, which);
+    return which == FLK_CONV              ? FLK_FLOATS(flk_conv_kernel, dtype, flk_blocks(n), *c)
+           : which == FLK_CONV_GRAD_INPUT ? FLK_FLOATS(flk_conv_grad_input_kernel, dtype, flk_blocks(n), *c)
+                                          : FLK_FLOATS(flk_conv_grad_weight_kernel, dtype, n, *c);
 }
 /* MIT licence: see LICENSE. */

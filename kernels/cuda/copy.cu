@@ -115,15 +115,8 @@ const char *flk_convert(const flk_pass *pass) {
     }
     const bool floats = from >= FLK_F16 && from <= FLK_F32 && to >= FLK_F16 && to <= FLK_F32;
     const flk_pass p = flk_vectors(pass, floats ? FLK_F32 : 0);
-    switch (from) {
-    case FLK_B8: return FLK_LAUNCH(flk_cast_kernel<uint8_t>, flk_vector_blocks(p), FLK_BLOCK, p);
-    case FLK_F64: return FLK_LAUNCH(flk_cast_kernel<double>, flk_vector_blocks(p), FLK_BLOCK, p);
-    case FLK_U64: return FLK_LAUNCH(flk_cast_kernel<uint64_t>, flk_vector_blocks(p), FLK_BLOCK, p);
-    case FLK_F32:
-    case FLK_F16:
-    case FLK_BF16: return FLK_LAUNCH(flk_cast_kernel<float>, flk_vector_blocks(p), FLK_BLOCK, p);
-    default: return FLK_LAUNCH(flk_cast_kernel<int64_t>, flk_vector_blocks(p), FLK_BLOCK, p);
-    }
+    return from == FLK_U64 ? FLK_LAUNCH(flk_cast_kernel<uint64_t>, flk_vector_blocks(p), FLK_BLOCK, p)
+                           : FLK_ALL(flk_cast_kernel, from, flk_vector_blocks(p), p);
 }
 
 /* Large contiguous blocks are copied by the device one by one: the launch overhead is negligible. */
@@ -175,11 +168,7 @@ template <class T> __global__ void flk_where_kernel(flk_pass p) {
 const char *flk_where(const flk_pass *pass, int dtype) {
     if (!pass->n) return NULL;
     const flk_pass p = flk_vectors(pass, dtype);
-    const unsigned blocks = flk_vector_blocks(p);
-    if (dtype == FLK_F32) return FLK_LAUNCH(flk_where_kernel<float>, blocks, FLK_BLOCK, p);
-    if (dtype == FLK_F64) return FLK_LAUNCH(flk_where_kernel<double>, blocks, FLK_BLOCK, p);
-    if (dtype == FLK_B8) return FLK_LAUNCH(flk_where_kernel<uint8_t>, blocks, FLK_BLOCK, p);
-    return FLK_LAUNCH(flk_where_kernel<int64_t>, blocks, FLK_BLOCK, p);
+    return FLK_ALL(flk_where_kernel, dtype, flk_vector_blocks(p), p);
 }
 
 __global__ void flk_iota_kernel(flk_pass p, double f_start, double f_step, int64_t i_start, int64_t i_step) {

@@ -129,14 +129,10 @@ template <class T> __global__ void flk_ctc_grad_kernel(flk_ctc c) {
 
 int64_t flk_ctc_work(const flk_ctc *c) { return c->n * c->places * (c->dx.p ? c->t + 3 : 2); }
 
-template <class T> static const char *flk_ctc_of(const flk_ctc *c) {
-    if (!c->dx.p) return FLK_LAUNCH(flk_ctc_kernel<T>, (unsigned)c->n, FLK_BLOCK, *c, flk_faults());
-    const char *why = FLK_LAUNCH(flk_ctc_both_kernel<T>, (unsigned)c->n, FLK_BLOCK, *c);
-    return why ? why : FLK_LAUNCH(flk_ctc_grad_kernel<T>, (unsigned)(c->t * c->n), FLK_BLOCK, *c);
-}
-
 const char *flk_ctc_run(const flk_ctc *c, int dtype) {
     if (!c->n) return NULL;
-    return dtype == FLK_F64 ? flk_ctc_of<double>(c) : flk_ctc_of<float>(c);
+    if (!c->dx.p) return FLK_FLOATS(flk_ctc_kernel, dtype, c->n, *c, flk_faults());
+    const char *why = FLK_FLOATS(flk_ctc_both_kernel, dtype, c->n, *c);
+    return why ? why : FLK_FLOATS(flk_ctc_grad_kernel, dtype, c->t * c->n, *c);
 }
 /* MIT licence: see LICENSE. */

@@ -27,13 +27,8 @@ __global__ void flk_dropout_kernel(flk_pass p, float drop, double scale, uint64_
 const char *flk_dropout(const flk_pass *pass, double drop, uint64_t key, uint64_t counter, int dtype) {
     if (!pass->n) return NULL;
     const flk_pass p = flk_vectors(pass, dtype);
-    const unsigned blocks = flk_vector_blocks(p);
-    const double scale = 1 / (1 - drop);
-    if (dtype == FLK_F64)
-        return FLK_LAUNCH(flk_dropout_kernel<double>, blocks, FLK_BLOCK, p, (float)drop, scale, key, counter,
-                          flk_rng_word());
-    return FLK_LAUNCH(flk_dropout_kernel<float>, blocks, FLK_BLOCK, p, (float)drop, scale, key, counter,
-                      flk_rng_word());
+    return FLK_FLOATS(flk_dropout_kernel, dtype, flk_vector_blocks(p), p, (float)drop, 1 / (1 - drop), key,
+                      counter, flk_rng_word());
 }
 
 /* y, a, g: y = a / (1 + exp(-g)). */
@@ -71,10 +66,7 @@ template <class T> __global__ void flk_glu_grad_kernel(flk_pass p) {
 const char *flk_glu(const flk_pass *pass, int grad, int dtype) {
     if (!pass->n) return NULL;
     const flk_pass p = flk_vectors(pass, dtype);
-    const unsigned blocks = flk_vector_blocks(p);
-    if (grad && dtype == FLK_F64) return FLK_LAUNCH(flk_glu_grad_kernel<double>, blocks, FLK_BLOCK, p);
-    if (grad) return FLK_LAUNCH(flk_glu_grad_kernel<float>, blocks, FLK_BLOCK, p);
-    if (dtype == FLK_F64) return FLK_LAUNCH(flk_glu_kernel<double>, blocks, FLK_BLOCK, p);
-    return FLK_LAUNCH(flk_glu_kernel<float>, blocks, FLK_BLOCK, p);
+    return grad ? FLK_FLOATS(flk_glu_grad_kernel, dtype, flk_vector_blocks(p), p)
+                : FLK_FLOATS(flk_glu_kernel, dtype, flk_vector_blocks(p), p);
 }
 /* MIT licence: see LICENSE. */

@@ -218,7 +218,7 @@ typedef struct flk_batch_norm {
 } flk_batch_norm;
 void flk_batch_norm_parts(flk_batch_norm *a, int dtype); /* sets size, parts, columns, lanes and each */
 const char *flk_batch_statistics(const flk_batch_norm *a, int dtype); /* mean and var */
-const char *flk_batch_norm_run(const flk_batch_norm *a, int dtype);
+const char *flk_batch_norm_run(const flk_batch_norm *a);
 const char *flk_batch_norm_grad(const flk_batch_norm *a, int dtype);
 
 /* fl_batch_norm_args with groups, on contiguous images: `images` with channels of `width`, innermost if last.

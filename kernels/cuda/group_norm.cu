@@ -101,21 +101,16 @@ template <class T> __global__ void flk_group_weights_kernel(flk_group_norm a) {
     if (a.db) ((T *)a.db)[c] = db;
 }
 
-template <class T> static const char *flk_group_grad_of(const flk_group_norm *a) {
-    const int64_t n = a->channels / a->groups * a->width;
-    const char *why = FLK_BY_ROW(flk_group_parts_kernel, T, a->images * a->channels, a->width, *a);
-    if (!why && a->y.p) why = FLK_BY_ROW(flk_group_grad_kernel, T, a->images * a->groups, n, *a);
-    if (why || !(a->dw || a->db)) return why;
-    return FLK_LAUNCH(flk_group_weights_kernel<T>, flk_blocks(a->channels), FLK_BLOCK, *a);
-}
-
 const char *flk_group_norm_run(const flk_group_norm *a, int dtype) {
     const int64_t n = a->channels / a->groups * a->width;
-    return dtype == FLK_F64 ? FLK_BY_ROW(flk_group_norm_kernel, double, a->images * a->groups, n, *a)
-                            : FLK_BY_ROW(flk_group_norm_kernel, float, a->images * a->groups, n, *a);
+    return FLK_BY_ROW(flk_group_norm_kernel, dtype, a->images * a->groups, n, *a);
 }
 
 const char *flk_group_norm_grad(const flk_group_norm *a, int dtype) {
-    return dtype == FLK_F64 ? flk_group_grad_of<double>(a) : flk_group_grad_of<float>(a);
+    const int64_t n = a->channels / a->groups * a->width;
+    const char *why = FLK_BY_ROW(flk_group_parts_kernel, dtype, a->images * a->channels, a->width, *a);
+    if (!why && a->y.p) why = FLK_BY_ROW(flk_group_grad_kernel, dtype, a->images * a->groups, n, *a);
+    if (why || !(a->dw || a->db)) return why;
+    return FLK_FLOATS(flk_group_weights_kernel, dtype, flk_blocks(a->channels), *a);
 }
 /* MIT licence: see LICENSE. */

@@ -5,30 +5,22 @@
    are taken in segments of fixed size. */
 #include "common.cuh"
 
-template <class T> __global__ void flk_scan_kernel(flk_lines l, bool product);
-#define FLK_SCAN(T, s) \
-    template <> __global__ void flk_scan_kernel<T>(flk_lines l, bool product) { \
-        const int64_t i = flk_thread(); \
-        int64_t at[2]; \
-        if (i >= l.pass.n) return; \
-        flk_place<2>(l.pass, i, at); \
-        T sum = (T)product; \
-        for (int64_t k = 0; k < l.length; k++) { \
-            const T v = flk_load<T>(l.pass.t[1], at[1] + k * l.step[1]); \
-            sum = product ? flm_mul_##s(sum, v) : flm_add_##s(sum, v); \
-            flk_store(l.pass.t[0], at[0] + k * l.step[0], sum); \
-        } \
+template <class T> __global__ void flk_scan_kernel(flk_lines l, bool product) {
+    const int64_t i = flk_thread();
+    int64_t at[2];
+    if (i >= l.pass.n) return;
+    flk_place<2>(l.pass, i, at);
+    T sum = (T)product;
+    for (int64_t k = 0; k < l.length; k++) {
+        const T v = flk_load<T>(l.pass.t[1], at[1] + k * l.step[1]);
+        sum = product ? flk_mul(sum, v) : flk_add(sum, v);
+        flk_store(l.pass.t[0], at[0] + k * l.step[0], sum);
     }
-FLK_SCAN(float, f32)
-FLK_SCAN(double, f64)
-FLK_SCAN(int64_t, i64)
+}
 
 const char *flk_scan(const flk_lines *l, int product, int dtype) {
-    const unsigned blocks = flk_blocks(l->pass.n);
     if (!l->pass.n || !l->length) return NULL;
-    if (dtype == FLK_F32) return FLK_LAUNCH(flk_scan_kernel<float>, blocks, FLK_BLOCK, *l, product != 0);
-    if (dtype == FLK_F64) return FLK_LAUNCH(flk_scan_kernel<double>, blocks, FLK_BLOCK, *l, product != 0);
-    return FLK_LAUNCH(flk_scan_kernel<int64_t>, blocks, FLK_BLOCK, *l, product != 0);
+    return FLK_NUMBERS(flk_scan_kernel, dtype, flk_blocks(l->pass.n), *l, product != 0);
 }
 
 /* The index of element k of a line; -1 after reporting an error. */
@@ -75,20 +67,14 @@ static int flk_gather_bytes(flk_lines *l, int size) {
 static const char *flk_gather(flk_lines l, int dtype) {
     const int last = l.pass.ndim - 1, bytes = flk_gather_bytes(&l, flk_size(dtype));
     const bool rows = last >= 0 && llabs(l.pass.t[0].stride[last]) < llabs(l.step[0]);
-    const unsigned blocks = flk_blocks(l.pass.n * l.length);
-    switch (bytes) {
-    case 1: return FLK_LAUNCH(flk_gather_kernel<uint8_t>, blocks, FLK_BLOCK, l, rows, flk_faults());
-    case 2: return FLK_LAUNCH(flk_gather_kernel<uint16_t>, blocks, FLK_BLOCK, l, rows, flk_faults());
-    case 4: return FLK_LAUNCH(flk_gather_kernel<uint32_t>, blocks, FLK_BLOCK, l, rows, flk_faults());
-    case 8: return FLK_LAUNCH(flk_gather_kernel<uint64_t>, blocks, FLK_BLOCK, l, rows, flk_faults());
-    default: return FLK_LAUNCH(flk_gather_kernel<flk_16>, blocks, FLK_BLOCK, l, rows, flk_faults());
-    }
+    return FLK_LAUNCH_AS("flk_gather_kernel",
+                         bytes == 1   ? flk_gather_kernel<uint8_t>
+                         : bytes == 2 ? flk_gather_kernel<uint16_t>
+                         : bytes == 4 ? flk_gather_kernel<uint32_t>
+                         : bytes == 8 ? flk_gather_kernel<uint64_t>
+                                      : flk_gather_kernel<flk_16>,
+                         flk_blocks(l.pass.n * l.length), FLK_BLOCK, l, rows, flk_faults());
 }
-
-static __device__ __forceinline__ float flk_plus(float a, float b) { return a + b; }
-static __device__ __forceinline__ double flk_plus(double a, double b) { return a + b; }
-static __device__ __forceinline__ int64_t flk_plus(int64_t a, int64_t b) { return flm_add_i64(a, b); }
-static __device__ __forceinline__ uint8_t flk_plus(uint8_t a, uint8_t b) { return flm_add_b8(a, b); }
 
 /* y, index, src */
 template <class T> __global__ void flk_scatter_kernel(flk_lines l, bool add, flk_fault *fault) {
@@ -101,23 +87,15 @@ template <class T> __global__ void flk_scatter_kernel(flk_lines l, bool add, flk
         if (to < 0) continue;
         const int64_t y = at[0] + to * l.step[0];
         const T v = flk_load<T>(l.pass.t[2], at[2] + k * l.step[2]);
-        flk_store(l.pass.t[0], y, add ? flk_plus(flk_load<T>(l.pass.t[0], y), v) : v);
+        flk_store(l.pass.t[0], y, add ? flk_add(flk_load<T>(l.pass.t[0], y), v) : v);
     }
 }
 
 const char *flk_index(const flk_lines *l, int kind, int dtype) {
-    const unsigned lines = flk_blocks(l->pass.n);
-    const bool add = kind == FLK_SCATTER_ADD;
     if (!l->pass.n || !l->length) return NULL;
     if (kind == FLK_GATHER) return flk_gather(*l, dtype);
-    switch (dtype) {
-    case FLK_F16:
-    case FLK_BF16:
-    case FLK_F32: return FLK_LAUNCH(flk_scatter_kernel<float>, lines, FLK_BLOCK, *l, add, flk_faults());
-    case FLK_F64: return FLK_LAUNCH(flk_scatter_kernel<double>, lines, FLK_BLOCK, *l, add, flk_faults());
-    case FLK_B8: return FLK_LAUNCH(flk_scatter_kernel<uint8_t>, lines, FLK_BLOCK, *l, add, flk_faults());
-    default: return FLK_LAUNCH(flk_scatter_kernel<int64_t>, lines, FLK_BLOCK, *l, add, flk_faults());
-    }
+    return FLK_ALL(flk_scatter_kernel, dtype, flk_blocks(l->pass.n), *l, kind == FLK_SCATTER_ADD,
+                   flk_faults());
 }
 
 /* ---- merge sort: runs of 1, 2, 4 ... elements of each line are merged; the new position of an element is
@@ -162,28 +140,18 @@ template <class T> __global__ void flk_sorted_kernel(flk_lines l, const int64_t 
     ((int64_t *)l.pass.t[1].p)[at[1] + i * l.step[1]] = from;
 }
 
-template <class T> static const char *flk_sort_of(const flk_lines *l, bool falls, int64_t *work) {
-    const int64_t n = l->pass.n * l->length;
-    int64_t *from = work, *to = work + n;
-    const char *why = NULL;
-    for (int64_t run = 1; !why && run < l->length; run *= 2) {
-        why = FLK_LAUNCH(flk_merge_kernel<T>, flk_blocks(n), FLK_BLOCK, *l, falls, run, (const int64_t *)from,
-                         to);
-        int64_t *was = from;
-        from = to;
-        to = was;
-    }
-    if (why) return why;
-    return FLK_LAUNCH(flk_sorted_kernel<T>, flk_blocks(l->pass.n * l->size), FLK_BLOCK, *l,
-                      (const int64_t *)from);
-}
-
 const char *flk_sort(const flk_lines *l, int descending, int dtype, int64_t *work) {
-    if (!l->pass.n || !l->length || !l->size) return NULL;
-    return dtype == FLK_F32   ? flk_sort_of<float>(l, descending != 0, work)
-           : dtype == FLK_F64 ? flk_sort_of<double>(l, descending != 0, work)
-           : dtype == FLK_B8  ? flk_sort_of<uint8_t>(l, descending != 0, work)
-                              : flk_sort_of<int64_t>(l, descending != 0, work);
+    const int64_t n = l->pass.n * l->length;
+    const int64_t *order = work;
+    int64_t *to = work + n;
+    const char *why = NULL;
+    if (!n || !l->size) return NULL;
+    for (int64_t run = 1; !why && run < l->length; run *= 2) {
+        why = FLK_ALL(flk_merge_kernel, dtype, flk_blocks(n), *l, descending != 0, run, order, to);
+        order = to;
+        to = order == work ? work + n : work;
+    }
+    return why ? why : FLK_ALL(flk_sorted_kernel, dtype, flk_blocks(l->pass.n * l->size), *l, order);
 }
 
 /* ---- scatter_add with indices shared by all lines, such as rows of an embedding: the indices are sorted.
@@ -193,8 +161,9 @@ const char *flk_sort(const flk_lines *l, int descending, int dtype, int64_t *wor
 enum { FLK_SEGMENT = 32, FLK_SEGMENT_LOADS = 8 };
 
 template <class T>
-__global__ void flk_scatter_segments_kernel(flk_lines l, const int64_t *place, const int64_t *order, T *part,
-                                            flk_fault *fault) {
+__global__ void flk_scatter_segments_kernel(flk_lines l, const int64_t *place, const int64_t *order,
+                                            void *parts, flk_fault *fault) {
+    T *part = (T *)parts;
     int64_t line = flk_thread(), at[3];
     const int64_t segment = flk_divide(&line, l.pass.n), begin = segment * FLK_SEGMENT;
     const int64_t end = begin + FLK_SEGMENT < l.length ? begin + FLK_SEGMENT : l.length;
@@ -214,7 +183,7 @@ __global__ void flk_scatter_segments_kernel(flk_lines l, const int64_t *place, c
             const bool valid = to >= 0 && to < l.size;
             if (begins && valid) sum = flk_load<T>(l.pass.t[0], y);
             if (begins && !valid) flk_note(fault, l.pass.op, 0, to, l.size, l.axis);
-            sum = flk_plus(sum, v[j]);
+            sum = flk_add(sum, v[j]);
             begins = k + 1 < l.length && place[k + 1] != to;
             const bool ends = begins || k + 1 == l.length;
             if (valid && ends && whole) flk_store(l.pass.t[0], y, sum);
@@ -226,7 +195,8 @@ __global__ void flk_scatter_segments_kernel(flk_lines l, const int64_t *place, c
 
 /* The sums that begin in one segment and end in another. */
 template <class T>
-__global__ void flk_scatter_parts_kernel(flk_lines l, const int64_t *place, const T *part) {
+__global__ void flk_scatter_parts_kernel(flk_lines l, const int64_t *place, const void *parts) {
+    const T *part = (const T *)parts;
     int64_t line = flk_thread(), at[1];
     const int64_t segment = flk_divide(&line, l.pass.n), begin = segment * FLK_SEGMENT;
     int64_t low = begin + FLK_SEGMENT, high = l.length;
@@ -241,7 +211,7 @@ __global__ void flk_scatter_parts_kernel(flk_lines l, const int64_t *place, cons
     const int64_t last = (low - 1) / FLK_SEGMENT;
     T sum = part[(2 * segment + 1) * l.pass.n + line];
 #pragma unroll 8
-    for (int64_t k = segment + 1; k <= last; k++) sum = flk_plus(sum, part[2 * k * l.pass.n + line]);
+    for (int64_t k = segment + 1; k <= last; k++) sum = flk_add(sum, part[2 * k * l.pass.n + line]);
     flk_place<1>(l.pass, line, at);
     flk_store(l.pass.t[0], at[0] + to * l.step[0], sum);
 }
@@ -254,18 +224,11 @@ size_t flk_scatter_rows_work(const flk_lines *l) {
     return (size_t)(4 * l->length + 2 * flk_segments(l) * l->pass.n) * sizeof(int64_t);
 }
 
-template <class T>
-static const char *flk_scatter_rows_of(const flk_lines *l, const int64_t *place, const int64_t *order,
-                                       T *part) {
-    const unsigned blocks = flk_blocks(l->pass.n * flk_segments(l));
-    const char *why = FLK_LAUNCH(flk_scatter_segments_kernel<T>, blocks, FLK_BLOCK, *l, place, order, part,
-                                 flk_faults());
-    if (why || flk_segments(l) == 1) return why;
-    return FLK_LAUNCH(flk_scatter_parts_kernel<T>, blocks, FLK_BLOCK, *l, place, (const T *)part);
-}
-
 const char *flk_scatter_rows(const flk_lines *l, int dtype, int64_t *work) {
     const int64_t n = l->length;
+    const int64_t *place = work, *order = work + n;
+    const unsigned blocks = flk_blocks(l->pass.n * flk_segments(l));
+    void *part = work + 4 * n;
     flk_lines sort = {};
     if (!l->pass.n || !n) return NULL;
     sort.pass.n = 1;
@@ -276,11 +239,10 @@ const char *flk_scatter_rows(const flk_lines *l, int dtype, int64_t *work) {
     sort.step[0] = sort.step[1] = 1;
     sort.step[2] = l->step[1];
     const char *why = flk_sort(&sort, 0, FLK_I64, work + 2 * n);
-    const int64_t *place = work, *order = work + n;
-    if (why) return why;
-    if (dtype == FLK_F32) return flk_scatter_rows_of(l, place, order, (float *)(work + 4 * n));
-    if (dtype == FLK_F64) return flk_scatter_rows_of(l, place, order, (double *)(work + 4 * n));
-    return flk_scatter_rows_of(l, place, order, work + 4 * n);
+    if (!why)
+        why = FLK_NUMBERS(flk_scatter_segments_kernel, dtype, blocks, *l, place, order, part, flk_faults());
+    if (why || flk_segments(l) == 1) return why;
+    return FLK_NUMBERS(flk_scatter_parts_kernel, dtype, blocks, *l, place, part);
 }
 
 /* ---- nonzero: one block; each thread counts the elements of an interval, and writes after the previous

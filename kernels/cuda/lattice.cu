@@ -266,18 +266,14 @@ int64_t flk_lattice_work(const flk_lattice *x) {
     return x->n * ((grad ? x->t : 2) + 4) * (x->full ? x->c : x->l) + (grad ? x->n * x->c * x->c : 0);
 }
 
-template <class T> static const char *flk_lattice_of(const flk_lattice *x) {
-    const unsigned n = (unsigned)x->n;
-    const char *why = NULL;
-    if (!n && !(x->asg && x->d_first)) return NULL;
-    if (!x->asg && !x->d_first) return FLK_LAUNCH(flk_transducer_kernel<T>, n, FLK_BLOCK, *x, flk_faults());
-    if (!x->asg) return FLK_LAUNCH(flk_transducer_grad_kernel<T>, n, FLK_BLOCK, *x);
-    if (!x->d_first) return FLK_LAUNCH(flk_asg_kernel<T>, n, FLK_BLOCK, *x, flk_faults());
-    if (n) why = FLK_LAUNCH(flk_asg_grad_kernel<T>, n, FLK_BLOCK, *x);
-    return why ? why : FLK_LAUNCH(flk_asg_sums_kernel<T>, flk_blocks(x->c * x->c), FLK_BLOCK, *x);
-}
-
 const char *flk_lattice_run(const flk_lattice *x, int dtype) {
-    return dtype == FLK_F64 ? flk_lattice_of<double>(x) : flk_lattice_of<float>(x);
+    const bool grad = x->d_first != NULL;
+    const char *why = NULL;
+    if (!x->n && !(x->asg && grad)) return NULL;
+    if (!x->asg && !grad) return FLK_FLOATS(flk_transducer_kernel, dtype, x->n, *x, flk_faults());
+    if (!x->asg) return FLK_FLOATS(flk_transducer_grad_kernel, dtype, x->n, *x);
+    if (!grad) return FLK_FLOATS(flk_asg_kernel, dtype, x->n, *x, flk_faults());
+    if (x->n) why = FLK_FLOATS(flk_asg_grad_kernel, dtype, x->n, *x);
+    return why ? why : FLK_FLOATS(flk_asg_sums_kernel, dtype, flk_blocks(x->c * x->c), *x);
 }
 /* MIT licence: see LICENSE. */

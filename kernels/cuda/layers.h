@@ -239,7 +239,7 @@ FL_CUDA_SLOT(fl__cuda_batch_norm) {
         a.var = fl_data(c->in[5]);
     }
     flk_batch_norm_parts(&a, fl__cuda_wide(c->in[0]));
-    return fl__cuda_started(c, flk_batch_norm_run(&a, fl__cuda_wide(c->in[0])));
+    return fl__cuda_started(c, flk_batch_norm_run(&a));
 }
 
 FL_CUDA_SLOT(fl__cuda_batch_norm_grad) {

@@ -17,13 +17,13 @@ static __device__ __forceinline__ int64_t flk_fused(int64_t a, int64_t b, int64_
 template <class T>
 static __device__ __forceinline__ void flk_tile(T (*to)[FLK_TILE], const T *p, int64_t left, int64_t deep,
                                                 int64_t across, int64_t along) {
-    for (int i = (int)threadIdx.x; i < FLK_TILE * FLK_DEEP; i += FLK_SIDE * FLK_SIDE) {
+    for (int i = (int)threadIdx.x; i < FLK_TILE * FLK_DEEP; i += FLK_BLOCK) {
         const int l = along == 1 ? i % FLK_DEEP : i / FLK_TILE, j = along == 1 ? i / FLK_DEEP : i % FLK_TILE;
         to[l][j] = j < left && l < deep ? p[j * across + l * along] : (T)0;
     }
 }
 
-template <class T> __global__ void __launch_bounds__(FLK_SIDE *FLK_SIDE) flk_matmul_kernel(flk_product p) {
+template <class T> __global__ void __launch_bounds__(FLK_BLOCK) flk_matmul_kernel(flk_product p) {
     __shared__ T a[FLK_DEEP][FLK_TILE], b[FLK_DEEP][FLK_TILE];
     const int ty = (int)threadIdx.x / FLK_SIDE, tx = (int)threadIdx.x % FLK_SIDE;
     const int64_t columns = (p.n + FLK_TILE - 1) / FLK_TILE, rows = (p.m + FLK_TILE - 1) / FLK_TILE;
@@ -91,10 +91,6 @@ const char *flk_linear_stored(const flk_stored *s) {
 const char *flk_matmul(const flk_product *p, int dtype) {
     const int64_t blocks =
         p->batch.n * ((p->m + FLK_TILE - 1) / FLK_TILE) * ((p->n + FLK_TILE - 1) / FLK_TILE);
-    const unsigned grid = (unsigned)blocks, block = FLK_SIDE * FLK_SIDE;
-    if (!blocks) return NULL;
-    if (dtype == FLK_F32) return FLK_LAUNCH(flk_matmul_kernel<float>, grid, block, *p);
-    if (dtype == FLK_F64) return FLK_LAUNCH(flk_matmul_kernel<double>, grid, block, *p);
-    return FLK_LAUNCH(flk_matmul_kernel<int64_t>, grid, block, *p);
+    return blocks ? FLK_NUMBERS(flk_matmul_kernel, dtype, blocks, *p) : NULL;
 }
 /* MIT licence: see LICENSE. */

@@ -89,7 +89,8 @@ template <class T, int TEAM> __global__ void flk_norm_grad_kernel(flk_norm a) {
 }
 
 /* Sums of dy n and dy over the rows of a part: part [parts][2][n]. */
-template <class T> __global__ void flk_norm_parts_kernel(flk_norm a, int64_t parts, T *part) {
+template <class T> __global__ void flk_norm_parts_kernel(flk_norm a, int64_t parts, void *work) {
+    T *part = (T *)work;
     __shared__ T sums[2][FLK_DEPTH][FLK_LANES];
     const int lane = (int)threadIdx.x % FLK_LANES, depth = (int)threadIdx.x / FLK_LANES;
     const int64_t columns = (a.n + FLK_LANES - 1) / FLK_LANES, rows = (a.rows + parts - 1) / parts;
@@ -111,7 +112,8 @@ template <class T> __global__ void flk_norm_parts_kernel(flk_norm a, int64_t par
     part[(2 * p + 1) * a.n + k] = db;
 }
 
-template <class T> __global__ void flk_norm_sums_kernel(flk_norm a, int64_t parts, const T *part) {
+template <class T> __global__ void flk_norm_sums_kernel(flk_norm a, int64_t parts, const void *work) {
+    const T *part = (const T *)work;
     const int64_t k = flk_thread();
     T dw = 0, db = 0;
     if (k >= a.n) return;
@@ -126,33 +128,21 @@ int64_t flk_norm_parts(int64_t rows) {
     return parts < 256 ? parts : 256;
 }
 
-template <class T> static const char *flk_norm_grad_of(const flk_norm *a, T *work) {
-    const int64_t parts = flk_norm_parts(a->rows), columns = (a->n + FLK_LANES - 1) / FLK_LANES;
-    const char *why = a->y.p ? FLK_BY_ROW(flk_norm_grad_kernel, T, a->rows, a->n, *a) : NULL;
-    if (!why && work)
-        why = FLK_LAUNCH(flk_norm_parts_kernel<T>, (unsigned)(parts * columns), FLK_BLOCK, *a,
-                         parts, work);
-    if (!why && work)
-        why = FLK_LAUNCH(flk_norm_sums_kernel<T>, flk_blocks(a->n), FLK_BLOCK, *a, parts,
-                         (const T *)work);
-    return why;
-}
-
-template <class T> static const char *flk_norm_of(const flk_norm *a) {
-    return a->branch.p ? FLK_BY_ROW(flk_add_norm_kernel, T, a->rows, a->n, *a)
-                       : FLK_BY_ROW(flk_norm_kernel, T, a->rows, a->n, *a);
-}
-
 const char *flk_norm_run(flk_norm *a, int dtype) {
     if (!a->rows || !a->n) return NULL;
     a->scale = 1 / (1 - a->drop);
     a->word = flk_rng_word();
-    return dtype == FLK_F64 ? flk_norm_of<double>(a) : flk_norm_of<float>(a);
+    return a->branch.p ? FLK_BY_ROW(flk_add_norm_kernel, dtype, a->rows, a->n, *a)
+                       : FLK_BY_ROW(flk_norm_kernel, dtype, a->rows, a->n, *a);
 }
 
 const char *flk_norm_grad(const flk_norm *a, void *work, int dtype) {
+    const int64_t parts = flk_norm_parts(a->rows), columns = (a->n + FLK_LANES - 1) / FLK_LANES;
+    const char *why = NULL;
     if (!a->rows || !a->n) return NULL;
-    return dtype == FLK_F64 ? flk_norm_grad_of<double>(a, (double *)work)
-                            : flk_norm_grad_of<float>(a, (float *)work);
+    if (a->y.p) why = FLK_BY_ROW(flk_norm_grad_kernel, dtype, a->rows, a->n, *a);
+    if (!why && work) why = FLK_FLOATS(flk_norm_parts_kernel, dtype, parts * columns, *a, parts, work);
+    if (!why && work) why = FLK_FLOATS(flk_norm_sums_kernel, dtype, flk_blocks(a->n), *a, parts, work);
+    return why;
 }
 /* MIT licence: see LICENSE. */

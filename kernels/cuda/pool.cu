@@ -166,20 +166,20 @@ static bool flk_channels_fit(const flk_operand &t) {
     return places % (unsigned)bytes == 0;
 }
 
-template <class T> static const char *flk_pool_of(const flk_pool *given, int which) {
+const char *flk_pool2d(const flk_pool *given, int which, int dtype) {
     const bool grad = which == FLK_MAX_POOL_GRAD || which == FLK_AVG_POOL_GRAD;
     flk_pool own = *given, *a = &own;
     const int64_t *s = grad ? a->image : a->pooled;
     const flk_operand *const all[] = {&a->in, &a->out, &a->index};
+    if (dtype != FLK_F32 && dtype != FLK_F64) return "pooling has no kernel of the dtype";
     a->last = s[1] > 1;
     for (int k = 0; k < 3; k++) a->last &= !all[k]->p || all[k]->stride[1] == 1;
-    const bool fits = a->last && sizeof(T) == 4 && s[1] % 8 == 0 && flk_aligned(all, 2, a->in.dtype) &&
+    const bool fits = a->last && dtype == FLK_F32 && s[1] % 8 == 0 && flk_aligned(all, 2, a->in.dtype) &&
                       flk_channels_fit(a->in) && flk_channels_fit(a->out) && flk_channels_fit(a->index);
     const int each = fits ? 8 : 1;
     a->threads = s[0] * s[1] / each * s[2] * s[3];
     if (!a->threads) return NULL;
-#define FLK_POOL(kernel) \
-    FLK_BY_CHANNELS(kernel, T, each, a->in.dtype, flk_blocks(a->threads), *a)
+#define FLK_POOL(kernel) FLK_BY_CHANNELS(kernel, each, a->in.dtype, flk_blocks(a->threads), *a)
     switch (which) {
     case FLK_MAX_POOL: return FLK_POOL(flk_max_pool_kernel);
     case FLK_MAX_POOL_GRAD: return FLK_POOL(flk_max_pool_grad_kernel);
@@ -187,11 +187,5 @@ template <class T> static const char *flk_pool_of(const flk_pool *given, int whi
     default: return FLK_POOL(flk_avg_pool_grad_kernel);
     }
 #undef FLK_POOL
-}
-
-const char *flk_pool2d(const flk_pool *a, int which, int dtype) {
-    return dtype == FLK_F64   ? flk_pool_of<double>(a, which)
-           : dtype == FLK_F32 ? flk_pool_of<float>(a, which)
-                              : "pooling has no kernel of the dtype";
 }
 /* MIT licence: see LICENSE. */

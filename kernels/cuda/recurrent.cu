@@ -156,19 +156,15 @@ template <class T> __global__ void flk_rnn_back_kernel(flk_rnn r) {
     }
 }
 
-template <class T> static const char *flk_rnn_of(const flk_rnn *r, int what) {
+const char *flk_rnn_step(const flk_rnn *r, int what, int dtype) {
     const bool cells = what == FLK_RNN_FORWARD || what == FLK_RNN_BACK;
     const unsigned blocks = flk_blocks(r->ways * r->n * (cells ? r->hidden : r->out));
     if (!blocks) return NULL;
     switch (what) {
-    case FLK_RNN_FORWARD: return FLK_LAUNCH(flk_rnn_forward_kernel<T>, blocks, FLK_BLOCK, *r);
-    case FLK_RNN_PUT: return FLK_LAUNCH(flk_rnn_put_kernel<T>, blocks, FLK_BLOCK, *r);
-    case FLK_RNN_MEET: return FLK_LAUNCH(flk_rnn_meet_kernel<T>, blocks, FLK_BLOCK, *r);
-    default: return FLK_LAUNCH(flk_rnn_back_kernel<T>, blocks, FLK_BLOCK, *r);
+    case FLK_RNN_FORWARD: return FLK_FLOATS(flk_rnn_forward_kernel, dtype, blocks, *r);
+    case FLK_RNN_PUT: return FLK_FLOATS(flk_rnn_put_kernel, dtype, blocks, *r);
+    case FLK_RNN_MEET: return FLK_FLOATS(flk_rnn_meet_kernel, dtype, blocks, *r);
+    default: return FLK_FLOATS(flk_rnn_back_kernel, dtype, blocks, *r);
     }
-}
-
-const char *flk_rnn_step(const flk_rnn *r, int what, int dtype) {
-    return dtype == FLK_F64 ? flk_rnn_of<double>(r, what) : flk_rnn_of<float>(r, what);
 }
 /* MIT licence: see LICENSE. */

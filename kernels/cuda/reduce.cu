@@ -15,15 +15,6 @@ static __device__ __forceinline__ bool flk_nan(float v) { return v != v; }
 static __device__ __forceinline__ bool flk_nan(double v) { return v != v; }
 static __device__ __forceinline__ bool flk_nan(int64_t) { return false; }
 static __device__ __forceinline__ bool flk_nan(uint8_t) { return false; }
-#define FLK_ARITHMETIC(T, s) \
-    static __device__ __forceinline__ T flk_add(T a, T b) { return flm_add_##s(a, b); } \
-    static __device__ __forceinline__ T flk_mul(T a, T b) { return flm_mul_##s(a, b); } \
-    static __device__ __forceinline__ T flk_max(T a, T b) { return flm_maximum_##s(a, b); } \
-    static __device__ __forceinline__ T flk_min(T a, T b) { return flm_minimum_##s(a, b); }
-FLK_ARITHMETIC(float, f32)
-FLK_ARITHMETIC(double, f64)
-FLK_ARITHMETIC(int64_t, i64)
-FLK_ARITHMETIC(uint8_t, b8)
 
 /* Combines a and b, where b follows a; for indices in any order. */
 template <class T, int KIND>
@@ -117,10 +108,21 @@ int64_t flk_reduce_parts(flk_reduction *r, int kind) {
     return r->parts;
 }
 
-template <class T, int KIND> static const char *flk_reduce_as(const flk_reduction *r) {
+typedef void (*flk_reducer)(flk_reduction r, int lanes);
+template <class T> static flk_reducer flk_reducer_of(int kind) {
+    return kind == FLK_SUM      ? flk_reduce_kernel<T, FLK_SUM>
+           : kind == FLK_PROD   ? flk_reduce_kernel<T, FLK_PROD>
+           : kind == FLK_AMAX   ? flk_reduce_kernel<T, FLK_AMAX>
+           : kind == FLK_AMIN   ? flk_reduce_kernel<T, FLK_AMIN>
+           : kind == FLK_ARGMAX ? flk_reduce_kernel<T, FLK_ARGMAX>
+                                : flk_reduce_kernel<T, FLK_ARGMIN>;
+}
+
+const char *flk_reduce(const flk_reduction *r, int kind, int dtype) {
     const int lanes = flk_reduce_lanes(r);
-    const char *why = FLK_LAUNCH((flk_reduce_kernel<T, KIND>), flk_blocks(r->kept.n * r->parts, lanes),
-                                 FLK_BLOCK, *r, lanes);
+    if (!r->kept.n) return NULL;
+    const char *why = FLK_LAUNCH_AS("flk_reduce_kernel", FLK_ANY(flk_reducer_of, dtype)(kind),
+                                    flk_blocks(r->kept.n * r->parts, lanes), FLK_BLOCK, *r, lanes);
     if (why || r->parts == 1) return why;
     flk_reduction all = *r;
     int64_t stride = 1;
@@ -129,32 +131,12 @@ template <class T, int KIND> static const char *flk_reduce_as(const flk_reductio
         stride *= r->kept.shape[d];
     }
     all.kept.t[1].p = r->part;
-    all.kept.t[1].dtype = sizeof(T) == 4 ? FLK_F32 : sizeof(T) == 1 ? FLK_B8 : FLK_I64; /* f64 unchanged */
+    all.kept.t[1].dtype = dtype;
     all.ndim = 1;
     all.n = all.size = all.shape[0] = r->parts;
     all.stride[0] = stride;
     all.inner = stride == 1;
     all.parts = 1;
-    const int rest = flk_reduce_lanes(&all);
-    return FLK_LAUNCH((flk_reduce_kernel<T, KIND>), flk_blocks(r->kept.n, rest), FLK_BLOCK, all, rest);
-}
-
-template <class T> static const char *flk_reduce_of(const flk_reduction *r, int kind) {
-    switch (kind) {
-    case FLK_SUM: return flk_reduce_as<T, FLK_SUM>(r);
-    case FLK_PROD: return flk_reduce_as<T, FLK_PROD>(r);
-    case FLK_AMAX: return flk_reduce_as<T, FLK_AMAX>(r);
-    case FLK_AMIN: return flk_reduce_as<T, FLK_AMIN>(r);
-    case FLK_ARGMAX: return flk_reduce_as<T, FLK_ARGMAX>(r);
-    default: return flk_reduce_as<T, FLK_ARGMIN>(r);
-    }
-}
-
-const char *flk_reduce(const flk_reduction *r, int kind, int dtype) {
-    if (!r->kept.n) return NULL;
-    return dtype == FLK_F32   ? flk_reduce_of<float>(r, kind)
-           : dtype == FLK_F64 ? flk_reduce_of<double>(r, kind)
-           : dtype == FLK_B8  ? flk_reduce_of<uint8_t>(r, kind)
-                              : flk_reduce_of<int64_t>(r, kind);
+    return flk_reduce(&all, kind, dtype);
 }
 /* MIT licence: see LICENSE. */

@@ -38,9 +38,6 @@ template <class T> __global__ void flk_resample_kernel(flk_resampling s) {
 
 const char *flk_resample(const flk_resampling *s, int dtype) {
     const char *why = s->adjoint ? FLK_LAUNCH(flk_taps_kernel, flk_blocks(s->size), FLK_BLOCK, *s) : NULL;
-    const unsigned blocks = flk_blocks(s->lines.pass.n * s->size);
-    if (why) return why;
-    return dtype == FLK_F64 ? FLK_LAUNCH(flk_resample_kernel<double>, blocks, FLK_BLOCK, *s)
-                            : FLK_LAUNCH(flk_resample_kernel<float>, blocks, FLK_BLOCK, *s);
+    return why ? why : FLK_FLOATS(flk_resample_kernel, dtype, flk_blocks(s->lines.pass.n * s->size), *s);
 }
 /* MIT licence: see LICENSE. */
