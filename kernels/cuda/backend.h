@@ -45,6 +45,7 @@ FL_PRIVATE bool fl__cuda_started(const fl_call *c, const char *why);
 FL_PRIVATE bool fl__cuda_refuses(const fl_call *c, fl_dtype d);
 /* Describes t without its strides; a weak number by value. */
 FL_PRIVATE void fl__cuda_operand(flk_operand *o, const fl_tensor *t);
+FL_PRIVATE void fl__cuda_strided(flk_operand *o, const fl_tensor *t); /* with its strides */
 /* Describes a pass over t[shaped]'s dims without `axis` (-1: all dims), ordered by memory layout or as they
    are. */
 FL_PRIVATE void fl__cuda_pass(flk_pass *p, fl_op op, int n, fl_tensor *const t[], int shaped, int axis,
@@ -53,6 +54,8 @@ FL_PRIVATE void fl__cuda_pass(flk_pass *p, fl_op op, int n, fl_tensor *const t[]
 FL_PRIVATE void fl__cuda_lines(flk_lines *l, fl_op op, int n, fl_tensor *const t[], int shaped, int axis);
 /* Workspace on the current device for one slot's kernels, until it is dropped; running kernels keep it. */
 FL_PRIVATE fl_buffer *fl__cuda_scratch(const fl_call *c, size_t bytes);
+/* The same, dropped when the slot returns; one per slot. NULL after an error. */
+FL_PRIVATE void *fl__cuda_work(const fl_call *c, size_t bytes);
 /* While this thread captures (graph.h): keeps b; checks that c can be captured on the stream. */
 FL_PRIVATE bool fl__cuda_graph_use(fl_buffer *b);
 FL_PRIVATE bool fl__cuda_graph_takes(const fl_call *c, const void *stream);
@@ -81,21 +84,12 @@ FL_PRIVATE bool fl__cuda_graph_spoil(void);
 #include <stdlib.h>
 #include <string.h>
 
-#define FL__SAME_DTYPE(d) _Static_assert((int)FL_##d == (int)FLK_##d, "flk.h numbers dtypes as fl_dtype")
-FL__SAME_DTYPE(B8);
-FL__SAME_DTYPE(U8);
-FL__SAME_DTYPE(I8);
-FL__SAME_DTYPE(I16);
-FL__SAME_DTYPE(I32);
-FL__SAME_DTYPE(I64);
-FL__SAME_DTYPE(U16);
-FL__SAME_DTYPE(U32);
-FL__SAME_DTYPE(U64);
-FL__SAME_DTYPE(F16);
-FL__SAME_DTYPE(BF16);
-FL__SAME_DTYPE(F32);
-FL__SAME_DTYPE(F64);
-#undef FL__SAME_DTYPE
+#define FL__SAME(d) (int)FL_##d == (int)FLK_##d
+_Static_assert(FL__SAME(B8) && FL__SAME(U8) && FL__SAME(I8) && FL__SAME(I16) && FL__SAME(I32) &&
+                   FL__SAME(I64) && FL__SAME(U16) && FL__SAME(U32) && FL__SAME(U64) && FL__SAME(F16) &&
+                   FL__SAME(BF16) && FL__SAME(F32) && FL__SAME(F64),
+               "flk.h numbers dtypes as fl_dtype");
+#undef FL__SAME
 
 /* ---- hooks ---- */
 
@@ -148,6 +142,8 @@ static bool fl__cuda_use(const fl_call *c, const fl_tensor *t, void *stream) {
     return fl_buffer_use(t->buffer, stream);
 }
 
+static _Thread_local fl_buffer *fl__cuda_slot_work;
+
 FL_API bool fl_cuda_slot(const fl_backend *self, const fl_call *c, fl_slot run) {
     static const char *const fn = "fl_cuda_slot";
     if (!fl_given(self, fn, "the backend") || !fl_given(c, fn, "the call")) return false;
@@ -156,7 +152,11 @@ FL_API bool fl_cuda_slot(const fl_backend *self, const fl_call *c, fl_slot run) 
     bool ok = !fl__cuda_captures() || fl__cuda_graph_takes(c, stream);
     for (int i = 0; ok && i < c->n_out; i++) ok = fl__cuda_use(c, c->out[i], stream);
     for (int i = 0; ok && i < c->n_in; i++) ok = fl__cuda_use(c, c->in[i], stream);
+    fl_buffer *const outer = fl__cuda_slot_work; /* of the slot that runs this one */
+    fl__cuda_slot_work = NULL;
     ok = ok && run(self, c);
+    fl_buffer_drop(fl__cuda_slot_work);
+    fl__cuda_slot_work = outer;
     fl__cuda_end();
     return ok || fl__cuda_graph_spoil();
 }
@@ -355,6 +355,11 @@ FL_PRIVATE void fl__cuda_operand(flk_operand *o, const fl_tensor *t) {
     o->i = t->i64;
 }
 
+FL_PRIVATE void fl__cuda_strided(flk_operand *o, const fl_tensor *t) {
+    fl__cuda_operand(o, t);
+    memcpy(o->stride, t->stride, sizeof t->stride);
+}
+
 /* Adds a dim, outermost first; merges it with the one before if all operands are contiguous across both. */
 static void fl__cuda_dim(flk_pass *p, int n, int64_t size, const int64_t *stride) {
     p->n *= size;
@@ -391,18 +396,16 @@ FL_PRIVATE void fl__cuda_lines(flk_lines *l, fl_op op, int n, fl_tensor *const t
 
 /* ---- slots ---- */
 
-static bool fl__cuda_run_formula(const fl_call *c, fl_op op, int which, fl_dtype d) {
+/* Allocates the outputs, and describes a pass over them and the inputs. */
+static bool fl__cuda_elements(flk_pass *p, const fl_call *c) {
     fl_tensor *t[FLK_OPERANDS];
-    flk_pass p;
     int n = 0;
-    for (int i = 0; i < c->n_out; i++) {
-        if (!c->out[i]) continue;
-        if (!fl_out_make(c->out[i])) return false;
-        t[n++] = c->out[i];
-    }
+    if (!fl__cuda_outputs(c)) return false;
+    for (int i = 0; i < c->n_out; i++)
+        if (c->out[i]) t[n++] = c->out[i];
     for (int i = 0; i < c->n_in; i++) t[n++] = c->in[i];
-    fl__cuda_pass(&p, op, n, t, 0, -1, false);
-    return fl__cuda_started(c, flk_formula(&p, which, (int)fl_dtype_wide(d)));
+    fl__cuda_pass(p, c->op, n, t, 0, -1, false);
+    return true;
 }
 
 /* If all inputs are weak numbers, y decides the dtype of the computation. */
@@ -410,25 +413,27 @@ FL_CUDA_SLOT(fl__cuda_formula) {
     fl_dtype d = c->out[0]->dtype;
     const fl_op_class cls = fl_op_get_info(c->op)->cls;
     bool found = false;
+    flk_pass p;
     for (int i = c->n_in - 1; i >= 0; i--)
         if (!c->in[i]->weak) d = c->in[i]->dtype, found = true;
     if (!found && cls == FL_CLASS_CMP) d = FL_F64;
     if (!found && cls == FL_CLASS_BOOL) d = FL_B8;
-    return fl__cuda_run_formula(c, c->op, FLK_Y, d);
+    return fl__cuda_elements(&p, c) && fl__cuda_started(c, flk_formula(&p, FLK_Y, (int)fl_dtype_wide(d)));
 }
 
 FL_CUDA_SLOT(fl__cuda_grad) {
     const fl_tensor *da = c->out[0], *db = c->n_out > 1 ? c->out[1] : NULL;
-    const fl_op op = ((const fl_grad_args *)c->args)->op;
+    const int which = da && db ? FLK_DA_DB : da ? FLK_DA : FLK_DB;
+    flk_pass p;
     if (!da && !db) return true;
-    return fl__cuda_run_formula(c, op, da && db ? FLK_DA_DB : da ? FLK_DA : FLK_DB, (da ? da : db)->dtype);
+    if (!fl__cuda_elements(&p, c)) return false;
+    p.op = ((const fl_grad_args *)c->args)->op;
+    return fl__cuda_started(c, flk_formula(&p, which, fl__cuda_wide(da ? da : db)));
 }
 
 FL_CUDA_SLOT(fl__cuda_where) {
     flk_pass p;
-    if (!fl_out_make(c->out[0])) return false;
-    fl__cuda_pass(&p, c->op, 4, (fl_tensor *[]){c->out[0], c->in[0], c->in[1], c->in[2]}, 0, -1, false);
-    return fl__cuda_started(c, flk_where(&p, (int)fl_dtype_wide(c->out[0]->dtype)));
+    return fl__cuda_elements(&p, c) && fl__cuda_started(c, flk_where(&p, fl__cuda_wide(c->out[0])));
 }
 
 static bool fl__cuda_fill_with(const fl_call *c, fl_number v) {
@@ -450,9 +455,7 @@ FL_CUDA_SLOT(fl__cuda_copy_slot) {
     fl_tensor *x = c->in[0];
     flk_pass p;
     if (x->weak) return fl__cuda_fill_with(c, (fl_number){fl_dtype_is_float(x->dtype), x->f64, x->i64});
-    if (!fl_out_make(c->out[0])) return false;
-    fl__cuda_pass(&p, c->op, 2, (fl_tensor *[]){c->out[0], x}, 0, -1, false);
-    return fl__cuda_started(c, flk_convert(&p));
+    return fl__cuda_elements(&p, c) && fl__cuda_started(c, flk_convert(&p));
 }
 
 FL_CUDA_SLOT(fl__cuda_iota) {
@@ -518,16 +521,12 @@ FL_CUDA_SLOT(fl__cuda_reduce) {
     const fl_dtype wide = fl_dtype_wide(x->dtype);
     const bool places = c->op == FL_OP_argmax || c->op == FL_OP_argmin;
     flk_reduction r = {.kept = {.n = 1, .op = c->op}};
-    fl_buffer *work = NULL;
     if (!fl_out_make(y)) return false;
     fl__cuda_reduction(&r, y, x, ((const fl_reduce_args *)c->args)->axes, places);
     const int64_t parts = flk_reduce_parts(&r, kinds[c->op]);
-    if (parts > 1 && !(work = fl__cuda_scratch(c, (size_t)(parts * r.kept.n) * fl_dtype_size(wide))))
-        return false;
-    r.part = work ? work->ptr : NULL;
-    const bool ok = fl__cuda_started(c, flk_reduce(&r, kinds[c->op], (int)wide));
-    fl_buffer_drop(work);
-    return ok;
+    const size_t bytes = (size_t)(parts * r.kept.n) * fl_dtype_size(wide);
+    if (parts > 1 && !(r.part = fl__cuda_work(c, bytes))) return false;
+    return fl__cuda_started(c, flk_reduce(&r, kinds[c->op], (int)wide));
 }
 
 FL_CUDA_SLOT(fl__cuda_scan) {
@@ -553,6 +552,11 @@ FL_PRIVATE fl_buffer *fl__cuda_scratch(const fl_call *c, size_t bytes) {
     return fl_buffer_new(bytes, &info);
 }
 
+FL_PRIVATE void *fl__cuda_work(const fl_call *c, size_t bytes) {
+    fl__cuda_slot_work = fl__cuda_scratch(c, bytes + !bytes); /* a pointer even if it is empty */
+    return fl__cuda_slot_work ? fl__cuda_slot_work->ptr : NULL;
+}
+
 /* Whether all lines along the axis share one index, which is long enough to sort first. */
 static bool fl__cuda_shares_index(const fl_call *c, int axis) {
     enum { LONG = 64 };
@@ -562,14 +566,6 @@ static bool fl__cuda_shares_index(const fl_call *c, int axis) {
     for (int i = 0; i < index->ndim; i++)
         shares &= i == axis || index->stride[i] == 0 || index->shape[i] == 1;
     return shares;
-}
-
-static bool fl__cuda_scatter_rows(const fl_call *c, const flk_lines *l) {
-    fl_buffer *work = fl__cuda_scratch(c, flk_scatter_rows_work(l));
-    if (!work) return false;
-    const bool ok = fl__cuda_started(c, flk_scatter_rows(l, (int)fl_dtype_wide(c->out[0]->dtype), work->ptr));
-    fl_buffer_drop(work);
-    return ok;
 }
 
 FL_CUDA_SLOT(fl__cuda_scatter) {
@@ -586,7 +582,10 @@ FL_CUDA_SLOT(fl__cuda_scatter) {
         return false;
     fl__cuda_lines(&l, c->op, 3, (fl_tensor *[]){y, c->in[1], c->in[2]}, 2, axis);
     l.size = y->shape[axis];
-    if (shares) return fl__cuda_scatter_rows(c, &l);
+    if (shares) {
+        int64_t *work = fl__cuda_work(c, flk_scatter_rows_work(&l));
+        return work && fl__cuda_started(c, flk_scatter_rows(&l, fl__cuda_wide(y), work));
+    }
     const int kind = c->op == FL_OP_scatter_add ? FLK_SCATTER_ADD : FLK_SCATTER;
     return fl__cuda_started(c, flk_index(&l, kind, (int)y->dtype));
 }
@@ -601,11 +600,8 @@ FL_CUDA_SLOT(fl__cuda_sort) {
     l.size = y->shape[a->axis];
     if (__builtin_mul_overflow((size_t)fl_numel(x), 2 * sizeof(int64_t), &bytes))
         return fl_fail("fl_sort: shape %s is too large", FL_SHAPE_TEXT(x));
-    fl_buffer *work = fl__cuda_scratch(c, bytes);
-    if (!work) return false;
-    const bool ok = fl__cuda_started(c, flk_sort(&l, a->descending, (int)x->dtype, work->ptr));
-    fl_buffer_drop(work);
-    return ok;
+    int64_t *work = fl__cuda_work(c, bytes);
+    return work && fl__cuda_started(c, flk_sort(&l, a->descending, (int)x->dtype, work));
 }
 
 FL_CUDA_SLOT(fl__cuda_nonzero) {
@@ -642,17 +638,12 @@ FL_CUDA_SLOT(fl__cuda_conv2d) {
     flk_conv v = {.groups = a->groups};
     if (out->dtype != FL_F32 && out->dtype != FL_F64) return fl__cuda_refuses(c, out->dtype);
     if (!fl_out_make(out)) return false;
-    v.y = fl_data(y);
-    v.x = fl_data(x);
-    v.w = fl_data(w);
-    for (int i = 0; i < 4; i++) {
-        v.shape_y[i] = y->shape[i];
-        v.shape_x[i] = x->shape[i];
-        v.shape_w[i] = w->shape[i];
-        v.stride_y[i] = y->stride[i];
-        v.stride_x[i] = x->stride[i];
-        v.stride_w[i] = w->stride[i];
-    }
+    fl__cuda_strided(&v.y, y);
+    fl__cuda_strided(&v.x, x);
+    fl__cuda_strided(&v.w, w);
+    memcpy(v.shape_y, y->shape, sizeof v.shape_y);
+    memcpy(v.shape_x, x->shape, sizeof v.shape_x);
+    memcpy(v.shape_w, w->shape, sizeof v.shape_w);
     for (int i = 0; i < 2; i++) {
         v.stride[i] = a->stride[i];
         v.pad[i] = a->pad_lo[i];
@@ -664,55 +655,45 @@ FL_CUDA_SLOT(fl__cuda_conv2d) {
 
 /* ---- the table ---- */
 
-#define FL__FORMULA_SLOT(line, ...) [FL_OP_##line] = fl__cuda_formula,
-#define FL__NARROW(line, ...) [FL_OP_##line] = FL_SLOT_NARROW,
+#define FL__FORMULA_SLOT(line, ...) {FL_OP_##line, fl__cuda_formula, FL_SLOT_NARROW},
 static fl_backend *fl__cuda_table(void) {
-    static fl_backend table = {
-        .place = fl__cuda_storage,
-        .map = fl__cuda_map_tensor,
-        .unmap = fl__cuda_unmap_tensor,
-        .move = fl__cuda_move,
-        .sync = fl__cuda_sync,
-        .replay = fl__cuda_replay,
-        .op = {FL_UNARY_OPS(FL__FORMULA_SLOT) FL_BINARY_OPS(FL__FORMULA_SLOT) /* and: */
-               [FL_OP_copy] = fl__cuda_copy_slot,
-               [FL_OP_fill] = fl__cuda_fill,
-               [FL_OP_iota] = fl__cuda_iota,
-               [FL_OP_random] = fl__cuda_random,
-               [FL_OP_where] = fl__cuda_where,
-               [FL_OP_sum] = fl__cuda_reduce,
-               [FL_OP_prod] = fl__cuda_reduce,
-               [FL_OP_amax] = fl__cuda_reduce,
-               [FL_OP_amin] = fl__cuda_reduce,
-               [FL_OP_argmax] = fl__cuda_reduce,
-               [FL_OP_argmin] = fl__cuda_reduce,
-               [FL_OP_cumsum] = fl__cuda_scan,
-               [FL_OP_cumprod] = fl__cuda_scan,
-               [FL_OP_gather] = fl__cuda_gather,
-               [FL_OP_scatter_add] = fl__cuda_scatter,
-               [FL_OP_scatter] = fl__cuda_scatter,
-               [FL_OP_sort] = fl__cuda_sort,
-               [FL_OP_nonzero] = fl__cuda_nonzero,
-               [FL_OP_matmul] = fl__cuda_matmul,
-               [FL_OP_conv2d] = fl__cuda_conv2d,
-               [FL_OP_conv2d_grad_input] = fl__cuda_conv2d,
-               [FL_OP_conv2d_grad_weight] = fl__cuda_conv2d,
-               [FL_OP_grad1] = fl__cuda_grad,
-               [FL_OP_grad2] = fl__cuda_grad},
-        .flags = {FL_UNARY_OPS(FL__NARROW) FL_BINARY_OPS(FL__NARROW) /* and: */
-                  [FL_OP_where] = FL_SLOT_NARROW,
-                  [FL_OP_grad1] = FL_SLOT_NARROW,
-                  [FL_OP_grad2] = FL_SLOT_NARROW,
-                  [FL_OP_sum] = FL_SLOT_NARROW,
-                  [FL_OP_prod] = FL_SLOT_NARROW,
-                  [FL_OP_amax] = FL_SLOT_NARROW,
-                  [FL_OP_amin] = FL_SLOT_NARROW,
-                  [FL_OP_argmax] = FL_SLOT_NARROW,
-                  [FL_OP_argmin] = FL_SLOT_NARROW,
-                  [FL_OP_gather] = FL_SLOT_NARROW,
-                  [FL_OP_scatter] = FL_SLOT_NARROW,
-                  [FL_OP_scatter_add] = FL_SLOT_NARROW,
-                  [FL_OP_nonzero] = FL_SLOT_CONTIGUOUS}};
+    static fl_backend table = {.place = fl__cuda_storage,
+                               .map = fl__cuda_map_tensor,
+                               .unmap = fl__cuda_unmap_tensor,
+                               .move = fl__cuda_move,
+                               .sync = fl__cuda_sync,
+                               .replay = fl__cuda_replay};
+    static const struct {
+        fl_op op;
+        fl_slot slot;
+        unsigned flags;
+    } slots[] = {FL_UNARY_OPS(FL__FORMULA_SLOT) FL_BINARY_OPS(FL__FORMULA_SLOT) /* and: */
+                 {FL_OP_copy, fl__cuda_copy_slot, 0},
+                 {FL_OP_fill, fl__cuda_fill, 0},
+                 {FL_OP_iota, fl__cuda_iota, 0},
+                 {FL_OP_random, fl__cuda_random, 0},
+                 {FL_OP_where, fl__cuda_where, FL_SLOT_NARROW},
+                 {FL_OP_sum, fl__cuda_reduce, FL_SLOT_NARROW},
+                 {FL_OP_prod, fl__cuda_reduce, FL_SLOT_NARROW},
+                 {FL_OP_amax, fl__cuda_reduce, FL_SLOT_NARROW},
+                 {FL_OP_amin, fl__cuda_reduce, FL_SLOT_NARROW},
+                 {FL_OP_argmax, fl__cuda_reduce, FL_SLOT_NARROW},
+                 {FL_OP_argmin, fl__cuda_reduce, FL_SLOT_NARROW},
+                 {FL_OP_cumsum, fl__cuda_scan, 0},
+                 {FL_OP_cumprod, fl__cuda_scan, 0},
+                 {FL_OP_gather, fl__cuda_gather, FL_SLOT_NARROW},
+                 {FL_OP_scatter_add, fl__cuda_scatter, FL_SLOT_NARROW},
+                 {FL_OP_scatter, fl__cuda_scatter, FL_SLOT_NARROW},
+                 {FL_OP_sort, fl__cuda_sort, 0},
+                 {FL_OP_nonzero, fl__cuda_nonzero, FL_SLOT_CONTIGUOUS},
+                 {FL_OP_matmul, fl__cuda_matmul, 0},
+                 {FL_OP_conv2d, fl__cuda_conv2d, 0},
+                 {FL_OP_conv2d_grad_input, fl__cuda_conv2d, 0},
+                 {FL_OP_conv2d_grad_weight, fl__cuda_conv2d, 0},
+                 {FL_OP_grad1, fl__cuda_grad, FL_SLOT_NARROW},
+                 {FL_OP_grad2, fl__cuda_grad, FL_SLOT_NARROW}};
+    for (size_t i = 0; i < sizeof slots / sizeof *slots; i++)
+        fl_backend_set(&table, slots[i].op, slots[i].slot, slots[i].flags);
     fl__cuda_layers_slots(&table);
     fl__cuda_attention_slots(&table);
     fl__cuda_ctc_slots(&table);
@@ -729,7 +710,6 @@ static fl_backend *fl__cuda_table(void) {
     return &table;
 }
 #undef FL__FORMULA_SLOT
-#undef FL__NARROW
 
 /* Called before main. */
 FL_API const fl_backend *fl_backend_cuda_of(int device) {

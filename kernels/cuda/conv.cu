@@ -4,14 +4,19 @@
    the reference for cuDNN, and the fallback without it. */
 #include "common.cuh"
 
+/* An element of a tensor of 4 dims. */
+template <class T>
+static __device__ __forceinline__ T &flk_in(const flk_operand &t, int64_t i, int64_t j, int64_t k,
+                                            int64_t l) {
+    return ((T *)t.p)[i * t.stride[0] + j * t.stride[1] + k * t.stride[2] + l * t.stride[3]];
+}
+
 template <class T> __global__ void flk_conv_kernel(flk_conv c) {
     int64_t ox = flk_thread();
     if (ox >= c.shape_y[0] * c.shape_y[1] * c.shape_y[2] * c.shape_y[3]) return;
     int64_t oy = flk_divide(&ox, c.shape_y[3]), o = flk_divide(&oy, c.shape_y[2]);
     const int64_t n = flk_divide(&o, c.shape_y[1]), inputs = c.shape_w[1];
     const int64_t first = o / (c.shape_y[1] / c.groups) * inputs;
-    const T *x = (const T *)c.x + n * c.stride_x[0] + first * c.stride_x[1];
-    const T *w = (const T *)c.w + o * c.stride_w[0];
     T sum = 0;
     for (int64_t i = 0; i < inputs; i++)
         for (int64_t ky = 0; ky < c.shape_w[2]; ky++) {
@@ -20,11 +25,10 @@ template <class T> __global__ void flk_conv_kernel(flk_conv c) {
             for (int64_t kx = 0; kx < c.shape_w[3]; kx++) {
                 const int64_t column = ox * c.stride[1] + kx * c.dilation[1] - c.pad[1];
                 if (column < 0 || column >= c.shape_x[3]) continue;
-                sum += x[i * c.stride_x[1] + row * c.stride_x[2] + column * c.stride_x[3]] *
-                       w[i * c.stride_w[1] + ky * c.stride_w[2] + kx * c.stride_w[3]];
+                sum += flk_in<T>(c.x, n, first + i, row, column) * flk_in<T>(c.w, o, i, ky, kx);
             }
         }
-    ((T *)c.y)[n * c.stride_y[0] + o * c.stride_y[1] + oy * c.stride_y[2] + ox * c.stride_y[3]] = sum;
+    flk_in<T>(c.y, n, o, oy, ox) = sum;
 }
 
 /* The output along axis d to which tap k contributes input i; -1: none. */
@@ -38,21 +42,19 @@ template <class T> __global__ void flk_conv_grad_input_kernel(flk_conv c) {
     if (column >= c.shape_x[0] * c.shape_x[1] * c.shape_x[2] * c.shape_x[3]) return;
     int64_t row = flk_divide(&column, c.shape_x[3]), channel = flk_divide(&row, c.shape_x[2]);
     const int64_t n = flk_divide(&channel, c.shape_x[1]), inputs = c.shape_w[1];
-    const int64_t group = channel / inputs, outputs = c.shape_y[1] / c.groups;
-    const T *w = (const T *)c.w + group * outputs * c.stride_w[0] + channel % inputs * c.stride_w[1];
-    const T *y = (const T *)c.y + n * c.stride_y[0] + group * outputs * c.stride_y[1];
+    const int64_t outputs = c.shape_y[1] / c.groups, first = channel / inputs * outputs;
+    const T *w = &flk_in<T>(c.w, first, channel % inputs, 0, 0), *y = &flk_in<T>(c.y, n, first, 0, 0);
     T sum = 0;
     for (int64_t ky = 0; ky < c.shape_w[2]; ky++) {
         const int64_t oy = flk_output_of(c, 0, row, ky);
         for (int64_t kx = 0; kx < c.shape_w[3] && oy >= 0; kx++) {
             const int64_t ox = flk_output_of(c, 1, column, kx);
             for (int64_t o = 0; o < outputs && ox >= 0; o++)
-                sum += y[o * c.stride_y[1] + oy * c.stride_y[2] + ox * c.stride_y[3]] *
-                       w[o * c.stride_w[0] + ky * c.stride_w[2] + kx * c.stride_w[3]];
+                sum += y[o * c.y.stride[1] + oy * c.y.stride[2] + ox * c.y.stride[3]] *
+                       w[o * c.w.stride[0] + ky * c.w.stride[2] + kx * c.w.stride[3]];
         }
     }
-    ((T *)c.x)[n * c.stride_x[0] + channel * c.stride_x[1] + row * c.stride_x[2] + column * c.stride_x[3]] =
-        sum;
+    flk_in<T>(c.x, n, channel, row, column) = sum;
 }
 
 template <class T> __global__ void flk_conv_grad_weight_kernel(flk_conv c) {
@@ -68,14 +70,10 @@ template <class T> __global__ void flk_conv_grad_weight_kernel(flk_conv c) {
         const int64_t row = oy * c.stride[0] + ky * c.dilation[0] - c.pad[0];
         const int64_t column = ox * c.stride[1] + kx * c.dilation[1] - c.pad[1];
         if (row < 0 || row >= c.shape_x[2] || column < 0 || column >= c.shape_x[3]) continue;
-        sum += ((const T *)
-                    c.y)[n * c.stride_y[0] + o * c.stride_y[1] + oy * c.stride_y[2] + ox * c.stride_y[3]] *
-               ((const T *)c.x)[n * c.stride_x[0] + channel * c.stride_x[1] + row * c.stride_x[2] +
-                                column * c.stride_x[3]];
+        sum += flk_in<T>(c.y, n, o, oy, ox) * flk_in<T>(c.x, n, channel, row, column);
     }
     sum = flk_team<FLK_BLOCK>(sum, flk_sum_of());
-    if (me == 0)
-        ((T *)c.w)[o * c.stride_w[0] + i * c.stride_w[1] + ky * c.stride_w[2] + kx * c.stride_w[3]] = sum;
+    if (me == 0) flk_in<T>(c.w, o, i, ky, kx) = sum;
 }
 
 const char *flk_conv2d(const flk_conv *c, int which, int dtype) {

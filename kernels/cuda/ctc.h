@@ -10,12 +10,6 @@ FL_PRIVATE void fl__cuda_ctc_slots(fl_backend *cuda);
 #ifndef FL_CUDA_CTC_IMPL
 #define FL_CUDA_CTC_IMPL
 #include "../../fl/records/ctc.h"
-#include <string.h>
-
-static void fl__cuda_strided(flk_operand *o, const fl_tensor *t) {
-    fl__cuda_operand(o, t);
-    memcpy(o->stride, t->stride, sizeof t->stride);
-}
 
 /* logp, target, steps, lengths -> total; gradient: the same, total, dy -> dlogp. Out-of-range labels are
    errors of gather, as in the composition. */
@@ -38,12 +32,8 @@ FL_CUDA_SLOT(fl__cuda_ctc) {
     if (grad) fl__cuda_strided(&a.dy, c->in[5]);
     if (grad) fl__cuda_strided(&a.dx, c->out[0]);
     const fl_dtype wide = fl_dtype_wide(x->dtype);
-    fl_buffer *work = fl__cuda_scratch(c, (size_t)flk_ctc_work(&a) * fl_dtype_size(wide));
-    if (!work) return false;
-    a.work = work->ptr;
-    const bool ok = fl__cuda_started(c, flk_ctc_run(&a, (int)wide));
-    fl_buffer_drop(work);
-    return ok;
+    a.work = fl__cuda_work(c, (size_t)flk_ctc_work(&a) * fl_dtype_size(wide));
+    return a.work && fl__cuda_started(c, flk_ctc_run(&a, (int)wide));
 }
 
 FL_PRIVATE void fl__cuda_ctc_slots(fl_backend *cuda) {

@@ -21,14 +21,10 @@ FL_CUDA_SLOT(fl__cuda_fft) {
     f.lines = fl_numel(x) / (2 * f.n);
     if (f.n > (int64_t)1 << 31)
         return fl_fail("fl_fft: cuda: the length must be at most 2^31, got %lld", (long long)f.n);
-    fl_buffer *work = fl__cuda_scratch(c, flk_fft_plan(&f));
-    if (!work) return false;
+    f.work = fl__cuda_work(c, flk_fft_plan(&f));
     f.x = fl_data(x);
     f.y = fl_data(c->out[0]);
-    f.work = work->ptr;
-    const bool ok = fl__cuda_started(c, flk_fft_run(&f, (int)x->dtype));
-    fl_buffer_drop(work);
-    return ok;
+    return f.work && fl__cuda_started(c, flk_fft_run(&f, (int)x->dtype));
 }
 
 FL_PRIVATE void fl__cuda_fft_slots(fl_backend *cuda) {

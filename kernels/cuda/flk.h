@@ -162,10 +162,10 @@ typedef struct flk_stored {
 } flk_stored;
 const char *flk_linear_stored(const flk_stored *s);
 
-/* Strides of y [n, o, oh, ow], x [n, c, h, w], w [o, c / groups, kh, kw]. f32, f64. */
+/* By strides: y [n, o, oh, ow], x [n, c, h, w], w [o, c / groups, kh, kw]. f32, f64. */
 typedef struct flk_conv {
-    void *y, *x, *w;
-    int64_t shape_y[4], shape_x[4], shape_w[4], stride_y[4], stride_x[4], stride_w[4];
+    flk_operand y, x, w;
+    int64_t shape_y[4], shape_x[4], shape_w[4];
     int64_t stride[2], pad[2], dilation[2], groups;
 } flk_conv;
 enum { FLK_CONV, FLK_CONV_GRAD_INPUT, FLK_CONV_GRAD_WEIGHT };
@@ -174,8 +174,7 @@ const char *flk_conv2d(const flk_conv *c, int which, int dtype);
 /* ---- rows, channels, windows. The computation is in dtype, f32 or f64; operands with a dtype field have
    that or a narrower one, `void *` have dtype. NULL pointers: unused or absent. ---- */
 
-const char *flk_softmax(const flk_lines *l, int log, int dtype);      /* y, x */
-const char *flk_softmax_grad(const flk_lines *l, int log, int dtype); /* dx, y, dy */
+const char *flk_softmax(const flk_lines *l, int log, int grad, int dtype); /* y, x;  dx, y, dy */
 
 /* fl_cross_entropy_args, on contiguous rows; dx selects the gradient. */
 typedef struct flk_cross_entropy_rows {
@@ -253,8 +252,7 @@ typedef struct flk_pool {
     int64_t image[4], pooled[4], kernel[2], stride[2], pad[2], threads;
     int count_pad, last;
 } flk_pool;
-enum { FLK_MAX_POOL, FLK_MAX_POOL_GRAD, FLK_AVG_POOL, FLK_AVG_POOL_GRAD };
-const char *flk_pool2d(const flk_pool *a, int which, int dtype);
+const char *flk_pool2d(const flk_pool *a, int max, int grad, int dtype); /* max: else average */
 
 const char *flk_dropout(const flk_pass *p, double drop, uint64_t key, uint64_t counter, int dtype); /* y, x */
 const char *flk_glu(const flk_pass *p, int grad, int dtype); /* y, a, g;  da, dg, a, g, dy */

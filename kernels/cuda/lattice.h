@@ -35,12 +35,8 @@ FL_CUDA_SLOT(fl__cuda_lattice) {
     a.dy = grad ? fl_data(in[3]) : NULL;
     a.d_first = grad ? fl_data(c->out[0]) : NULL;
     a.d_second = grad ? fl_data(c->out[1]) : NULL;
-    fl_buffer *work = fl__cuda_scratch(c, (size_t)flk_lattice_work(&a) * sizeof *a.work);
-    if (!work) return false;
-    a.work = work->ptr;
-    const bool ok = fl__cuda_started(c, flk_lattice_run(&a, (int)x->dtype));
-    fl_buffer_drop(work);
-    return ok;
+    a.work = fl__cuda_work(c, (size_t)flk_lattice_work(&a) * sizeof *a.work);
+    return a.work && fl__cuda_started(c, flk_lattice_run(&a, (int)x->dtype));
 }
 
 FL_PRIVATE void fl__cuda_lattice_slots(fl_backend *cuda) {

@@ -4,8 +4,8 @@
 #ifndef FL_CUDA_LAYERS_H
 #define FL_CUDA_LAYERS_H
 #include "backend.h"
-/* Allocates the outputs of c that are requested. */
-FL_PRIVATE bool fl__cuda_outputs(const fl_call *c);
+FL_PRIVATE bool fl__cuda_outputs(const fl_call *c); /* allocates those that are requested */
+FL_PRIVATE int fl__cuda_wide(const fl_tensor *t);   /* the wide dtype of its dtype */
 /* Adds the slots of this file to the table. */
 FL_PRIVATE void fl__cuda_layers_slots(fl_backend *cuda);
 #endif
@@ -35,7 +35,12 @@ static void *fl__cuda_wanted(const fl_tensor *t) {
     return t ? fl_data(t) : NULL;
 }
 
-static int fl__cuda_wide(const fl_tensor *t) {
+/* Workspace of n numbers of the computation's type. */
+static void *fl__cuda_numbers(const fl_call *c, int64_t n) {
+    return fl__cuda_work(c, (size_t)n * fl_dtype_size(fl_dtype_wide(c->in[0]->dtype)));
+}
+
+FL_PRIVATE int fl__cuda_wide(const fl_tensor *t) {
     return (int)fl_dtype_wide(t->dtype);
 }
 
@@ -59,51 +64,32 @@ FL_CUDA_SLOT(fl__cuda_concat) {
 
 /* ---- softmax, cross entropy ---- */
 
+/* x -> y;  y, dy -> dx */
 FL_CUDA_SLOT(fl__cuda_softmax) {
+    const bool grad = c->n_in == 2, log = c->op == (grad ? fl_op_log_softmax_grad : fl_op_log_softmax);
     flk_lines l;
     if (!fl__cuda_outputs(c)) return false;
-    fl__cuda_lines(&l, c->op, 2, (fl_tensor *[]){c->out[0], c->in[0]}, 0,
+    fl__cuda_lines(&l, c->op, 1 + c->n_in, (fl_tensor *[]){c->out[0], c->in[0], c->in[1]}, 0,
                    ((const fl_axis_args *)c->args)->axis);
-    return fl__cuda_started(c,
-                            flk_softmax(&l, c->op == fl_op_log_softmax, fl__cuda_wide(c->in[0])));
+    return fl__cuda_started(c, flk_softmax(&l, log, grad, fl__cuda_wide(c->in[0])));
 }
 
-FL_CUDA_SLOT(fl__cuda_softmax_grad) {
-    flk_lines l;
-    if (!fl__cuda_outputs(c)) return false;
-    fl__cuda_lines(&l, c->op, 3, (fl_tensor *[]){c->out[0], c->in[0], c->in[1]}, 0,
-                   ((const fl_axis_args *)c->args)->axis);
-    return fl__cuda_started(
-        c, flk_softmax_grad(&l, c->op == fl_op_log_softmax_grad, fl__cuda_wide(c->in[0])));
-}
-
-/* A target out of range is an error of gather, as in the composition. */
-static flk_cross_entropy_rows fl__cuda_entropy(const fl_call *c) {
+/* x, target -> loss, largest, sum;  x, target, largest, sum, dy -> dx. A target out of range is an error of
+   gather, as in the composition. */
+FL_CUDA_SLOT(fl__cuda_cross_entropy) {
     const fl_cross_entropy_args *a = c->args;
     const fl_tensor *x = c->in[0];
+    const bool grad = c->op == fl_op_cross_entropy_grad;
+    if (!fl__cuda_outputs(c)) return false;
     flk_cross_entropy_rows e = {.target = fl_data(c->in[1]), .rows = x->shape[0], .classes = x->shape[1],
                                 .ignore = a->ignore, .smoothing = a->smoothing, .fault_op = FL_OP_gather};
     fl__cuda_operand(&e.x, x);
-    return e;
-}
-
-FL_CUDA_SLOT(fl__cuda_cross_entropy) {
-    if (!fl__cuda_outputs(c)) return false;
-    flk_cross_entropy_rows e = fl__cuda_entropy(c);
-    e.loss = fl_data(c->out[0]);
-    e.largest = fl_data(c->out[1]);
-    e.sum = fl_data(c->out[2]);
-    return fl__cuda_started(c, flk_cross_entropy(&e, fl__cuda_wide(c->in[0])));
-}
-
-FL_CUDA_SLOT(fl__cuda_cross_entropy_grad) {
-    if (!fl__cuda_outputs(c)) return false;
-    flk_cross_entropy_rows e = fl__cuda_entropy(c);
-    fl__cuda_operand(&e.dx, c->out[0]);
-    e.largest = fl_data(c->in[2]);
-    e.sum = fl_data(c->in[3]);
-    e.dy = fl_data(c->in[4]);
-    return fl__cuda_started(c, flk_cross_entropy(&e, fl__cuda_wide(c->in[0])));
+    if (grad) fl__cuda_operand(&e.dx, c->out[0]);
+    else e.loss = fl_data(c->out[0]);
+    e.largest = fl_data(grad ? c->in[2] : c->out[1]);
+    e.sum = fl_data(grad ? c->in[3] : c->out[2]);
+    e.dy = grad ? fl_data(c->in[4]) : NULL;
+    return fl__cuda_started(c, flk_cross_entropy(&e, fl__cuda_wide(x)));
 }
 
 /* ---- layer norm ---- */
@@ -151,14 +137,9 @@ FL_CUDA_SLOT(fl__cuda_layer_norm_grad) {
     a.rstd = fl_data(c->in[3]);
     a.dw = fl__cuda_wanted(c->out[1]);
     a.db = fl__cuda_wanted(c->out[2]);
-    const size_t size = fl_dtype_size(fl_dtype_wide(c->in[0]->dtype));
-    fl_buffer *work =
-        sums ? fl__cuda_scratch(c, (size_t)(flk_norm_parts(a.rows) * 2 * a.n) * size) : NULL;
+    void *work = sums ? fl__cuda_numbers(c, flk_norm_parts(a.rows) * 2 * a.n) : NULL;
     if (sums && !work) return false;
-    const bool ok =
-        fl__cuda_started(c, flk_norm_grad(&a, work ? work->ptr : NULL, fl__cuda_wide(c->in[0])));
-    fl_buffer_drop(work);
-    return ok;
+    return fl__cuda_started(c, flk_norm_grad(&a, work, fl__cuda_wide(c->in[0])));
 }
 
 /* ---- batch norm ---- */
@@ -191,13 +172,6 @@ static bool fl__cuda_batch(flk_batch_norm *a, const fl_call *c, fl_tensor *const
     return true;
 }
 
-static fl_buffer *fl__cuda_batch_parts(const fl_call *c, flk_batch_norm *a) {
-    const size_t size = fl_dtype_size(fl_dtype_wide(c->in[0]->dtype));
-    fl_buffer *work = fl__cuda_scratch(c, (size_t)(a->parts * 2 * a->channels) * size);
-    a->part = work ? work->ptr : NULL;
-    return work;
-}
-
 /* Sets mean and var to those in statistics [2, c]. */
 static void fl__cuda_batch_both(flk_batch_norm *a, const fl_tensor *statistics) {
     a->mean = fl_data(statistics);
@@ -210,11 +184,8 @@ FL_CUDA_SLOT(fl__cuda_batch_statistics) {
     if (!fl__cuda_outputs(c)) return false;
     fl__cuda_batch_both(&a, c->out[0]);
     flk_batch_norm_parts(&a, fl__cuda_wide(c->in[0]));
-    fl_buffer *work = fl__cuda_batch_parts(c, &a);
-    if (!work) return false;
-    const bool ok = fl__cuda_started(c, flk_batch_statistics(&a, fl__cuda_wide(c->in[0])));
-    fl_buffer_drop(work);
-    return ok;
+    if (!(a.part = fl__cuda_numbers(c, a.parts * 2 * a.channels))) return false;
+    return fl__cuda_started(c, flk_batch_statistics(&a, fl__cuda_wide(c->in[0])));
 }
 
 FL_CUDA_SLOT(fl__cuda_batch_norm) {
@@ -258,11 +229,8 @@ FL_CUDA_SLOT(fl__cuda_batch_norm_grad) {
     a.dw = fl__cuda_wanted(c->out[1]);
     a.db = fl__cuda_wanted(c->out[2]);
     flk_batch_norm_parts(&a, fl__cuda_wide(c->in[0]));
-    fl_buffer *work = sums ? fl__cuda_batch_parts(c, &a) : NULL;
-    if (sums && !work) return false;
-    const bool ok = fl__cuda_started(c, flk_batch_norm_grad(&a, fl__cuda_wide(c->in[0])));
-    fl_buffer_drop(work);
-    return ok;
+    if (sums && !(a.part = fl__cuda_numbers(c, a.parts * 2 * a.channels))) return false;
+    return fl__cuda_started(c, flk_batch_norm_grad(&a, fl__cuda_wide(c->in[0])));
 }
 
 /* ---- group norm ---- */
@@ -306,19 +274,14 @@ FL_CUDA_SLOT(fl__cuda_group_norm_grad) {
         (c->out[0] && !fl__cuda_lies_as(c->out[0], c->in[0])))
         return fl_call_compose(c);
     if (!fl__cuda_outputs(c)) return false;
-    const size_t size = fl_dtype_size(fl_dtype_wide(c->in[0]->dtype));
-    fl_buffer *work = fl__cuda_scratch(c, (size_t)(2 * a.images * a.channels) * size);
-    if (!work) return false;
+    if (!(a.part = fl__cuda_numbers(c, 2 * a.images * a.channels))) return false;
     fl__cuda_operand(&a.dy, c->in[5]);
     if (c->out[0]) fl__cuda_operand(&a.y, c->out[0]);
     a.mean = fl_data(c->in[2]);
     a.var = fl_data(c->in[3]);
     a.dw = fl__cuda_wanted(c->out[1]);
     a.db = fl__cuda_wanted(c->out[2]);
-    a.part = work->ptr;
-    const bool ok = fl__cuda_started(c, flk_group_norm_grad(&a, fl__cuda_wide(c->in[0])));
-    fl_buffer_drop(work);
-    return ok;
+    return fl__cuda_started(c, flk_group_norm_grad(&a, fl__cuda_wide(c->in[0])));
 }
 
 /* ---- resampling ---- */
@@ -335,8 +298,7 @@ FL_CUDA_SLOT(fl__cuda_resample) {
     if (!fl_numel(y) || !s.taps) return fl_call_compose(c);
     if (!fl_out_make(y)) return false;
     fl__cuda_lines(&s.lines, c->op, 2, (fl_tensor *[]){y, x}, 0, args->axis);
-    fl_buffer *work = args->adjoint ? fl__cuda_scratch(c, (size_t)(2 * s.size) * sizeof *s.work) : NULL;
-    if (args->adjoint && !work) return false;
+    if (args->adjoint && !(s.work = fl__cuda_work(c, (size_t)(2 * s.size) * sizeof *s.work))) return false;
     fl_scope scope = fl_scope_begin(); /* the tables are small */
     fl_tensor *at = fl_contiguous(c->in[1]), *dense = fl_contiguous(c->in[2]);
     fl_tensor *inside = c->in[3]->weak ? NULL : fl_contiguous(c->in[3]);
@@ -345,30 +307,28 @@ FL_CUDA_SLOT(fl__cuda_resample) {
         s.at = fl_data(at);
         s.weight = fl_data(dense);
         s.inside = inside ? fl_data(inside) : NULL;
-        s.work = work ? work->ptr : NULL;
         ok = fl__cuda_started(c, flk_resample(&s, (int)x->dtype));
     }
     fl_scope_end(&scope);
-    fl_buffer_drop(work);
     return ok;
 }
 
 /* ---- pooling ---- */
 
-static void fl__cuda_image(flk_operand *o, const fl_tensor *t) {
-    fl__cuda_operand(o, t);
-    memcpy(o->stride, t->stride, 4 * sizeof *o->stride);
-}
-
-static bool fl__cuda_pool(const fl_call *c, int which, const fl_tensor *index) {
+/* max: x -> y, index;  dy, index -> dx. average: x -> y;  dy -> dx */
+FL_CUDA_SLOT(fl__cuda_pool2d) {
     const fl_pool2d_args *args = c->args;
-    const bool grad = which == FLK_MAX_POOL_GRAD || which == FLK_AVG_POOL_GRAD;
+    const bool max = c->op == fl_op_max_pool2d || c->op == fl_op_max_pool2d_grad;
+    const bool grad = c->op == fl_op_max_pool2d_grad || c->op == fl_op_avg_pool2d_grad;
     const fl_tensor *image = grad ? c->out[0] : c->in[0], *pooled = grad ? c->in[0] : c->out[0];
+    const fl_tensor *index = !max ? NULL : grad ? c->in[1] : c->out[1];
     flk_pool a = {.count_pad = args->count_pad};
+    if (max && !fl_dtype_is_float(c->in[0]->dtype)) return fl_call_compose(c);
+    if (max && grad && index->dtype != FL_U8) return fl_call_compose(c); /* the user's, in the image */
     if (!fl__cuda_outputs(c)) return false;
-    fl__cuda_image(&a.in, c->in[0]);
-    fl__cuda_image(&a.out, c->out[0]);
-    if (index) fl__cuda_image(&a.index, index);
+    fl__cuda_strided(&a.in, c->in[0]);
+    fl__cuda_strided(&a.out, c->out[0]);
+    if (index) fl__cuda_strided(&a.index, index);
     memcpy(a.image, image->shape, sizeof a.image);
     memcpy(a.pooled, pooled->shape, sizeof a.pooled);
     for (int d = 0; d < 2; d++) {
@@ -376,26 +336,7 @@ static bool fl__cuda_pool(const fl_call *c, int which, const fl_tensor *index) {
         a.stride[d] = args->stride[d];
         a.pad[d] = args->pad_lo[d];
     }
-    return fl__cuda_started(c, flk_pool2d(&a, which, fl__cuda_wide(c->out[0])));
-}
-
-FL_CUDA_SLOT(fl__cuda_max_pool2d) {
-    if (!fl_dtype_is_float(c->in[0]->dtype)) return fl_call_compose(c);
-    return fl__cuda_pool(c, FLK_MAX_POOL, c->out[1]);
-}
-
-/* Index tensors in image coordinates may come from the user. */
-FL_CUDA_SLOT(fl__cuda_max_pool2d_grad) {
-    if (c->in[1]->dtype != FL_U8 || !fl_dtype_is_float(c->in[0]->dtype)) return fl_call_compose(c);
-    return fl__cuda_pool(c, FLK_MAX_POOL_GRAD, c->in[1]);
-}
-
-FL_CUDA_SLOT(fl__cuda_avg_pool2d) {
-    return fl__cuda_pool(c, FLK_AVG_POOL, NULL);
-}
-
-FL_CUDA_SLOT(fl__cuda_avg_pool2d_grad) {
-    return fl__cuda_pool(c, FLK_AVG_POOL_GRAD, NULL);
+    return fl__cuda_started(c, flk_pool2d(&a, max, grad, fl__cuda_wide(c->out[0])));
 }
 
 /* ---- linear layers with weights stored in half precision ---- */
@@ -407,12 +348,8 @@ FL_CUDA_SLOT(fl__cuda_linear_stored) {
     flk_stored s = {.m = x->shape[0], .n = w->shape[0], .k = x->shape[1]};
     if (s.m > FEW || (w->dtype != FL_F16 && w->dtype != FL_BF16)) return fl_call_compose(c);
     if (!fl__cuda_outputs(c)) return false;
-    fl__cuda_operand(&s.x, x);
-    fl__cuda_operand(&s.w, w);
-    for (int d = 0; d < 2; d++) {
-        s.x.stride[d] = x->stride[d];
-        s.w.stride[d] = w->stride[d];
-    }
+    fl__cuda_strided(&s.x, x);
+    fl__cuda_strided(&s.w, w);
     s.y = fl_data(c->out[0]);
     return fl__cuda_started(c, flk_linear_stored(&s));
 }
@@ -460,11 +397,11 @@ FL_PRIVATE void fl__cuda_layers_slots(fl_backend *cuda) {
     enum { ROWS = FL_SLOT_CONTIGUOUS | FL_SLOT_NARROW };
     fl_backend_set(cuda, fl_op_concat, fl__cuda_concat, FL_SLOT_NARROW);
     fl_backend_set(cuda, fl_op_softmax, fl__cuda_softmax, FL_SLOT_NARROW);
-    fl_backend_set(cuda, fl_op_softmax_grad, fl__cuda_softmax_grad, FL_SLOT_NARROW);
+    fl_backend_set(cuda, fl_op_softmax_grad, fl__cuda_softmax, FL_SLOT_NARROW);
     fl_backend_set(cuda, fl_op_log_softmax, fl__cuda_softmax, FL_SLOT_NARROW);
-    fl_backend_set(cuda, fl_op_log_softmax_grad, fl__cuda_softmax_grad, FL_SLOT_NARROW);
+    fl_backend_set(cuda, fl_op_log_softmax_grad, fl__cuda_softmax, FL_SLOT_NARROW);
     fl_backend_set(cuda, fl_op_cross_entropy, fl__cuda_cross_entropy, ROWS);
-    fl_backend_set(cuda, fl_op_cross_entropy_grad, fl__cuda_cross_entropy_grad, ROWS);
+    fl_backend_set(cuda, fl_op_cross_entropy_grad, fl__cuda_cross_entropy, ROWS);
     fl_backend_set(cuda, fl_op_layer_norm, fl__cuda_layer_norm, ROWS);
     fl_backend_set(cuda, fl_op_add_layer_norm, fl__cuda_layer_norm, ROWS);
     fl_backend_set(cuda, fl_op_layer_norm_grad, fl__cuda_layer_norm_grad, ROWS);
@@ -474,10 +411,10 @@ FL_PRIVATE void fl__cuda_layers_slots(fl_backend *cuda) {
     fl_backend_set(cuda, fl_op_group_norm, fl__cuda_group_norm, FL_SLOT_NARROW);
     fl_backend_set(cuda, fl_op_group_norm_grad, fl__cuda_group_norm_grad, FL_SLOT_NARROW);
     fl_backend_set(cuda, fl_op_resample, fl__cuda_resample, 0);
-    fl_backend_set(cuda, fl_op_max_pool2d, fl__cuda_max_pool2d, FL_SLOT_NARROW);
-    fl_backend_set(cuda, fl_op_max_pool2d_grad, fl__cuda_max_pool2d_grad, FL_SLOT_NARROW);
-    fl_backend_set(cuda, fl_op_avg_pool2d, fl__cuda_avg_pool2d, FL_SLOT_NARROW);
-    fl_backend_set(cuda, fl_op_avg_pool2d_grad, fl__cuda_avg_pool2d_grad, FL_SLOT_NARROW);
+    fl_backend_set(cuda, fl_op_max_pool2d, fl__cuda_pool2d, FL_SLOT_NARROW);
+    fl_backend_set(cuda, fl_op_max_pool2d_grad, fl__cuda_pool2d, FL_SLOT_NARROW);
+    fl_backend_set(cuda, fl_op_avg_pool2d, fl__cuda_pool2d, FL_SLOT_NARROW);
+    fl_backend_set(cuda, fl_op_avg_pool2d_grad, fl__cuda_pool2d, FL_SLOT_NARROW);
     fl_backend_set(cuda, fl_op_linear_packed, fl__cuda_linear_stored, FL_SLOT_NARROW);
     fl_backend_set(cuda, fl_op_dropout, fl__cuda_dropout, FL_SLOT_NARROW);
     fl_backend_set(cuda, fl_op_glu, fl__cuda_glu, FL_SLOT_NARROW);

@@ -31,6 +31,17 @@ static __device__ __forceinline__ int64_t flk_at(const flk_operand &t, const flk
                                                  int64_t row, int64_t column) {
     return p.n * t.stride[0] + p.c * t.stride[1] + row * t.stride[2] + column * t.stride[3];
 }
+/* Calls use(k, row, column) for the elements of the image in window p, where k is the place in the window. */
+template <class Use>
+static __device__ __forceinline__ void flk_each_inside(const flk_pool &a, const flk_pixel &p, Use use) {
+    for (int ky = 0; ky < a.kernel[0]; ky++) {
+        const int64_t row = p.row * a.stride[0] + ky - a.pad[0];
+        for (int kx = 0; kx < a.kernel[1] && row >= 0 && row < a.image[2]; kx++) {
+            const int64_t column = p.column * a.stride[1] + kx - a.pad[1];
+            if (column >= 0 && column < a.image[3]) use(ky * (int)a.kernel[1] + kx, row, column);
+        }
+    }
+}
 /* The windows that contain position i along dim d: from *first to the returned end. */
 static __device__ __forceinline__ int64_t flk_windows(const flk_pool &a, int d, int64_t i,
                                                       int64_t *first) {
@@ -38,6 +49,15 @@ static __device__ __forceinline__ int64_t flk_windows(const flk_pool &a, int d, 
                   end = at / a.stride[d] + 1;
     *first = from > 0 ? from / a.stride[d] : 0;
     return end < a.pooled[2 + d] ? end : a.pooled[2 + d];
+}
+/* Calls use(row, column) for the windows that contain p. */
+template <class Use>
+static __device__ __forceinline__ void flk_each_around(const flk_pool &a, const flk_pixel &p, Use use) {
+    int64_t first[2];
+    const int64_t rows = flk_windows(a, 0, p.row, &first[0]);
+    const int64_t columns = flk_windows(a, 1, p.column, &first[1]);
+    for (int64_t row = first[0]; row < rows; row++)
+        for (int64_t column = first[1]; column < columns; column++) use(row, column);
 }
 
 /* Stores indices in windows or, in an i64 tensor, in the image. */
@@ -63,20 +83,15 @@ template <class T, int D, int N> __global__ void flk_max_pool_kernel(flk_pool a)
     T best[N] = {}, v[N];
     int place[N];
     for (int j = 0; j < N; j++) place[j] = -1;
-    for (int ky = 0; ky < a.kernel[0]; ky++) {
-        const int64_t row = p.row * a.stride[0] + ky - a.pad[0];
-        for (int kx = 0; kx < a.kernel[1] && row >= 0 && row < a.image[2]; kx++) {
-            const int64_t column = p.column * a.stride[1] + kx - a.pad[1];
-            if (column < 0 || column >= a.image[3]) continue;
-            flk_load_some<D, N>(a.in, flk_at(a.in, p, row, column), v);
+    flk_each_inside(a, p, [&](int k, int64_t row, int64_t column) {
+        flk_load_some<D, N>(a.in, flk_at(a.in, p, row, column), v);
 #pragma unroll
-            for (int j = 0; j < N; j++) {
-                if (place[j] >= 0 && !(v[j] > best[j] || (v[j] != v[j] && best[j] == best[j]))) continue;
-                best[j] = v[j];
-                place[j] = ky * (int)a.kernel[1] + kx;
-            }
+        for (int j = 0; j < N; j++) {
+            if (place[j] >= 0 && !(v[j] > best[j] || (v[j] != v[j] && best[j] == best[j]))) continue;
+            best[j] = v[j];
+            place[j] = k;
         }
-    }
+    });
     flk_store_some<D, N>(a.out, flk_at(a.out, p, p.row, p.column), best);
     flk_store_places<N>(a, p, place);
 }
@@ -86,22 +101,17 @@ template <class T, int D, int N> __global__ void flk_max_pool_grad_kernel(flk_po
     const int64_t i = flk_thread();
     if (i >= a.threads) return;
     const flk_pixel p = flk_pixel_of<N>(a, i, a.image);
-    int64_t first[2];
-    const int64_t rows = flk_windows(a, 0, p.row, &first[0]),
-                  columns = flk_windows(a, 1, p.column, &first[1]);
     T sum[N] = {}, dy[N];
     uint8_t place[16];
-    for (int64_t y = first[0]; y < rows; y++)
-        for (int64_t x = first[1]; x < columns; x++) {
-            const int64_t ky = p.row + a.pad[0] - y * a.stride[0],
-                          kx = p.column + a.pad[1] - x * a.stride[1];
-            const int k = (int)(ky * a.kernel[1] + kx);
-            flk_load_some<FLK_U8, N>(a.index, flk_at(a.index, p, y, x), place);
-            flk_load_some<D, N>(a.in, flk_at(a.in, p, y, x), dy);
+    flk_each_around(a, p, [&](int64_t y, int64_t x) {
+        const int64_t ky = p.row + a.pad[0] - y * a.stride[0], kx = p.column + a.pad[1] - x * a.stride[1];
+        const int k = (int)(ky * a.kernel[1] + kx);
+        flk_load_some<FLK_U8, N>(a.index, flk_at(a.index, p, y, x), place);
+        flk_load_some<D, N>(a.in, flk_at(a.in, p, y, x), dy);
 #pragma unroll
-            for (int j = 0; j < N; j++)
-                if (place[j] == k) sum[j] += dy[j];
-        }
+        for (int j = 0; j < N; j++)
+            if (place[j] == k) sum[j] += dy[j];
+    });
     flk_store_some<D, N>(a.out, flk_at(a.out, p, p.row, p.column), sum);
 }
 
@@ -123,16 +133,11 @@ template <class T, int D, int N> __global__ void flk_avg_pool_kernel(flk_pool a)
     if (i >= a.threads) return;
     const flk_pixel p = flk_pixel_of<N>(a, i, a.pooled);
     T sum[N] = {}, v[N];
-    for (int64_t ky = 0; ky < a.kernel[0]; ky++) {
-        const int64_t row = p.row * a.stride[0] + ky - a.pad[0];
-        for (int64_t kx = 0; kx < a.kernel[1] && row >= 0 && row < a.image[2]; kx++) {
-            const int64_t column = p.column * a.stride[1] + kx - a.pad[1];
-            if (column < 0 || column >= a.image[3]) continue;
-            flk_load_some<D, N>(a.in, flk_at(a.in, p, row, column), v);
+    flk_each_inside(a, p, [&](int, int64_t row, int64_t column) {
+        flk_load_some<D, N>(a.in, flk_at(a.in, p, row, column), v);
 #pragma unroll
-            for (int j = 0; j < N; j++) sum[j] += v[j];
-        }
-    }
+        for (int j = 0; j < N; j++) sum[j] += v[j];
+    });
     const T size = (T)flk_window_size(a, p.row, p.column);
 #pragma unroll
     for (int j = 0; j < N; j++) sum[j] /= size;
@@ -143,17 +148,13 @@ template <class T, int D, int N> __global__ void flk_avg_pool_grad_kernel(flk_po
     const int64_t i = flk_thread();
     if (i >= a.threads) return;
     const flk_pixel p = flk_pixel_of<N>(a, i, a.image);
-    int64_t first[2];
-    const int64_t rows = flk_windows(a, 0, p.row, &first[0]),
-                  columns = flk_windows(a, 1, p.column, &first[1]);
     T sum[N] = {}, dy[N];
-    for (int64_t y = first[0]; y < rows; y++)
-        for (int64_t x = first[1]; x < columns; x++) {
-            const T size = (T)flk_window_size(a, y, x);
-            flk_load_some<D, N>(a.in, flk_at(a.in, p, y, x), dy);
+    flk_each_around(a, p, [&](int64_t y, int64_t x) {
+        const T size = (T)flk_window_size(a, y, x);
+        flk_load_some<D, N>(a.in, flk_at(a.in, p, y, x), dy);
 #pragma unroll
-            for (int j = 0; j < N; j++) sum[j] += dy[j] / size;
-        }
+        for (int j = 0; j < N; j++) sum[j] += dy[j] / size;
+    });
     flk_store_some<D, N>(a.out, flk_at(a.out, p, p.row, p.column), sum);
 }
 
@@ -166,8 +167,7 @@ static bool flk_channels_fit(const flk_operand &t) {
     return places % (unsigned)bytes == 0;
 }
 
-const char *flk_pool2d(const flk_pool *given, int which, int dtype) {
-    const bool grad = which == FLK_MAX_POOL_GRAD || which == FLK_AVG_POOL_GRAD;
+const char *flk_pool2d(const flk_pool *given, int max, int grad, int dtype) {
     flk_pool own = *given, *a = &own;
     const int64_t *s = grad ? a->image : a->pooled;
     const flk_operand *const all[] = {&a->in, &a->out, &a->index};
@@ -180,12 +180,8 @@ const char *flk_pool2d(const flk_pool *given, int which, int dtype) {
     a->threads = s[0] * s[1] / each * s[2] * s[3];
     if (!a->threads) return NULL;
 #define FLK_POOL(kernel) FLK_BY_CHANNELS(kernel, each, a->in.dtype, flk_blocks(a->threads), *a)
-    switch (which) {
-    case FLK_MAX_POOL: return FLK_POOL(flk_max_pool_kernel);
-    case FLK_MAX_POOL_GRAD: return FLK_POOL(flk_max_pool_grad_kernel);
-    case FLK_AVG_POOL: return FLK_POOL(flk_avg_pool_kernel);
-    default: return FLK_POOL(flk_avg_pool_grad_kernel);
-    }
+    if (max) return grad ? FLK_POOL(flk_max_pool_grad_kernel) : FLK_POOL(flk_max_pool_kernel);
+    return grad ? FLK_POOL(flk_avg_pool_grad_kernel) : FLK_POOL(flk_avg_pool_kernel);
 #undef FLK_POOL
 }
 /* MIT licence: see LICENSE. */

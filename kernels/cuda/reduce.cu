@@ -11,10 +11,6 @@ template <class T> struct flk_state {
     int64_t at; /* index of an extreme; -1 before the first element */
 };
 
-static __device__ __forceinline__ bool flk_nan(float v) { return v != v; }
-static __device__ __forceinline__ bool flk_nan(double v) { return v != v; }
-static __device__ __forceinline__ bool flk_nan(int64_t) { return false; }
-static __device__ __forceinline__ bool flk_nan(uint8_t) { return false; }
 
 /* Combines a and b, where b follows a; for indices in any order. */
 template <class T, int KIND>
@@ -27,7 +23,7 @@ static __device__ __forceinline__ flk_state<T> flk_join(flk_state<T> a, flk_stat
     else if (KIND == FLK_AMIN) a.v = flk_min(a.v, b.v);
     else {
         const bool more = KIND == FLK_ARGMAX ? b.v > a.v : b.v < a.v;
-        const bool nan_a = flk_nan(a.v), nan_b = flk_nan(b.v);
+        const bool nan_a = !(a.v == a.v), nan_b = !(b.v == b.v);
         const bool same = nan_a ? nan_b : b.v == a.v;
         if (same ? b.at < a.at : nan_b || (!nan_a && more)) a = b;
     }

@@ -56,13 +56,9 @@ template <class T, int TEAM> __global__ void flk_softmax_grad_kernel(flk_lines l
     });
 }
 
-const char *flk_softmax(const flk_lines *l, int log, int dtype) {
+const char *flk_softmax(const flk_lines *l, int log, int grad, int dtype) {
     if (!l->pass.n || !l->length) return NULL;
-    return FLK_BY_ROW(flk_softmax_kernel, dtype, l->pass.n, l->length, *l, log != 0);
-}
-
-const char *flk_softmax_grad(const flk_lines *l, int log, int dtype) {
-    if (!l->pass.n || !l->length) return NULL;
-    return FLK_BY_ROW(flk_softmax_grad_kernel, dtype, l->pass.n, l->length, *l, log != 0);
+    return grad ? FLK_BY_ROW(flk_softmax_grad_kernel, dtype, l->pass.n, l->length, *l, log != 0)
+                : FLK_BY_ROW(flk_softmax_kernel, dtype, l->pass.n, l->length, *l, log != 0);
 }
 /* MIT licence: see LICENSE. */
