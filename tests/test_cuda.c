@@ -1673,7 +1673,8 @@ TEST(a_kernel_of_a_user_is_compiled_from_source_once) {
     CHECK_EQ_INT(test_live_buffers(), 0);
 }
 
-/* During a capture of stream 0 another thread drops a tensor that was allocated on stream 1 and used on 0. */
+/* During a capture of stream 0 another thread drops a tensor that was allocated on stream 1 and used on 0,
+   and waits for the device. */
 static fl_tensor *dropped_elsewhere;
 static int captures_refused;
 static void *drop_it(void *t) {
@@ -1681,7 +1682,8 @@ static void *drop_it(void *t) {
     fl_scope s = fl_scope_begin();
     fl_drop(t);
     fl_stream(1);
-    const bool ok = fl_empty(FL_SHAPE(3000), FL_F32) && !fl_error(); /* where it was */
+    fl_tensor *x = fl_empty(FL_SHAPE(3000), FL_F32); /* where it was */
+    const bool ok = x && fl_sync(x) && !fl_error();
     fl_scope_end(&s);
     return ok ? t : NULL;
 }
@@ -1697,7 +1699,7 @@ FL_CUDA_SLOT(dropping_slot) {
     return fl_call_compose(c);
 }
 
-TEST(another_thread_may_drop_a_tensor_during_a_capture) {
+TEST(another_thread_may_drop_a_tensor_and_wait_during_a_capture) {
     NEEDS_EMULATION;
     REQUIRE(line_register("") && fl_cuda_set(op_line, dropping_slot, FL_SLOT_CONTIGUOUS));
     fl_log_set_sink(count_refused, NULL, FL_LOG_INFO);
@@ -1984,7 +1986,7 @@ static void break_in_add(const char *error) {
 }
 TEST(the_error_of_a_later_call_says_how_to_learn_the_kernel) {
     NEEDS_EMULATION;
-    break_in_add("cudaStreamSynchronize: unspecified launch failure (cudaErrorLaunchFailure); "
+    break_in_add("cudaEventSynchronize: unspecified launch failure (cudaErrorLaunchFailure); "
                  "CUDA_LAUNCH_BLOCKING=1 names the kernel");
 }
 TEST(a_kernel_that_fails_is_named_if_launches_wait) {

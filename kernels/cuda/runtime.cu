@@ -323,12 +323,16 @@ const char *flk_zero(void *p, size_t bytes) {
     return FLK_CALL(cudaMemsetAsync, p, 0, bytes, flk_stream());
 }
 
+/* By events, which flk_mark does not record on a stream that another thread captures: its work has ended, and
+   waiting for it would be an error, and end its capture. */
 const char *flk_sync(int device) {
     const char *why = flk_run_waiting();
     if (!why) why = flk_refuse_capture("the host cannot wait");
     for (int i = 0; i < FLK_STREAMS && !why; i++) {
-        const cudaStream_t s = __atomic_load_n(&flk_devices[device].stream[i], __ATOMIC_ACQUIRE);
-        if (s) why = FLK_CALL(cudaStreamSynchronize, s);
+        void *event = NULL, *s = __atomic_load_n(&flk_devices[device].stream[i], __ATOMIC_ACQUIRE);
+        if (s) why = flk_mark(&event, s);
+        if (!why) why = flk_wait(NULL, event);
+        flk_unmark(event);
     }
     return why;
 }

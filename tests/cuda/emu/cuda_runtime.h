@@ -229,6 +229,10 @@ inline cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_
 }
 inline cudaError_t cudaStreamSynchronize(cudaStream_t s) {
     EMU_WAITING_CALL(cudaErrorUnknown)
+    if (emu::of(s)->capture) { /* by another thread */
+        emu::capture_failed = true;
+        return emu::last_error = cudaErrorStreamCaptureUnsupported;
+    }
     emu::run_until(emu::of(s));
     return emu::broken;
 }
