@@ -116,12 +116,11 @@ const char *flk_attention_blind(const flk_lines *l, double least) {
 }
 
 const char *flk_attention_weights(const flk_attention *a, int dtype) {
-    if (!a->rows) return NULL;
     return FLK_BY_ROW(flk_attention_kernel, dtype, a->rows, a->m, *a);
 }
 
 const char *flk_attention_dscores(const flk_attention *a, int dtype) {
-    if (!a->rows || !a->m) return NULL;
+    if (!a->m) return NULL;
     return FLK_BY_ROW(flk_attention_grad_kernel, dtype, a->rows, a->m, *a);
 }
 /* MIT licence: see LICENSE. */

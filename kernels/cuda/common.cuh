@@ -16,14 +16,16 @@
 #include "elements.h"
 
 #ifndef __CUDACC_RTC__
-/* The only way to launch a kernel. The value is that of a flk_ function: NULL, or the error. */
+/* The only way to launch a kernel; nothing if there are no blocks. The value is that of a flk_ function. */
 #ifdef FL_CUDA_EMU
-#define FLK_LAUNCH_AS(name, kernel, grid, block, ...) \
-    (emu::launch(kernel, dim3((unsigned)(grid)), dim3(block), flk_stream(), __VA_ARGS__), flk_started(name))
+#define FLK_LAUNCH_GRID(kernel, grid, block, ...) \
+    emu::launch(kernel, dim3((unsigned)(grid)), dim3(block), flk_stream(), __VA_ARGS__)
 #else
-#define FLK_LAUNCH_AS(name, kernel, grid, block, ...) \
-    ((kernel)<<<dim3((unsigned)(grid)), dim3(block), 0, flk_stream()>>>(__VA_ARGS__), flk_started(name))
+#define FLK_LAUNCH_GRID(kernel, grid, block, ...) \
+    (kernel)<<<dim3((unsigned)(grid)), dim3(block), 0, flk_stream()>>>(__VA_ARGS__)
 #endif
+#define FLK_LAUNCH_AS(name, kernel, grid, block, ...) \
+    ((grid) != 0 ? (FLK_LAUNCH_GRID(kernel, grid, block, __VA_ARGS__), flk_started(name)) : NULL)
 #define FLK_LAUNCH(kernel, grid, block, ...) FLK_LAUNCH_AS(#kernel, kernel, grid, block, __VA_ARGS__)
 /* The same in blocks of FLK_BLOCK threads, for a kernel<type of the computation in dtype>. */
 #define FLK_FLOATS(kernel, dtype, grid, ...) \

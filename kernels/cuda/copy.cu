@@ -9,7 +9,6 @@ const char *flk_gradients_f32(const flk_pass *p, int which);
 const char *flk_gradients_f64(const flk_pass *p, int which);
 
 const char *flk_formula(const flk_pass *pass, int which, int dtype) {
-    if (!pass->n) return NULL;
     const flk_pass in_vectors = flk_vectors(pass, dtype), *p = &in_vectors;
     if (which != FLK_Y) return dtype == FLK_F64 ? flk_gradients_f64(p, which) : flk_gradients_f32(p, which);
     return dtype == FLK_F64   ? flk_formulas_f64(p, which)
@@ -137,13 +136,12 @@ const char *flk_concat(flk_parts *p) {
         p->first[k] = p->n;
         p->n += (int64_t)flk_vector_blocks(p->part[k]) * FLK_BLOCK;
     }
-    return p->n ? FLK_LAUNCH(flk_concat_kernel, (unsigned)(p->n / FLK_BLOCK), FLK_BLOCK, *p, size) : NULL;
+    return FLK_LAUNCH(flk_concat_kernel, p->n / FLK_BLOCK, FLK_BLOCK, *p, size);
 }
 
 const char *flk_fill(const flk_pass *pass, uint64_t bits) {
     const int size = flk_size(pass->t[0].dtype);
     flk_16 all;
-    if (!pass->n) return NULL;
     const flk_pass p = flk_moved(pass, size);
     for (int i = 0; i < 16 / size; i++) memcpy((char *)&all + i * size, &bits, (size_t)size);
     return FLK_LAUNCH(flk_fill_kernel, flk_vector_blocks(p), FLK_BLOCK, p, size, all);
@@ -166,7 +164,6 @@ template <class T> __global__ void flk_where_kernel(flk_pass p) {
 }
 
 const char *flk_where(const flk_pass *pass, int dtype) {
-    if (!pass->n) return NULL;
     const flk_pass p = flk_vectors(pass, dtype);
     return FLK_ALL(flk_where_kernel, dtype, flk_vector_blocks(p), p);
 }
@@ -183,7 +180,6 @@ __global__ void flk_iota_kernel(flk_pass p, double f_start, double f_step, int64
 }
 
 const char *flk_iota(const flk_pass *p, double f_start, double f_step, int64_t i_start, int64_t i_step) {
-    if (!p->n) return NULL;
     return FLK_LAUNCH(flk_iota_kernel, flk_blocks(p->n), FLK_BLOCK, *p, f_start, f_step, i_start, i_step);
 }
 
@@ -217,7 +213,6 @@ __global__ void flk_random_kernel(flk_random_args a) {
 }
 
 const char *flk_random(const flk_random_args *a) {
-    if (!a->n) return NULL;
     const int64_t blocks = a->dtype == FLK_F32 ? (a->n + 3) / 4 : (a->n + 1) / 2;
     return FLK_LAUNCH(flk_random_kernel, flk_blocks(blocks), FLK_BLOCK, *a);
 }

@@ -19,7 +19,7 @@ template <class T> __global__ void flk_scan_kernel(flk_lines l, bool product) {
 }
 
 const char *flk_scan(const flk_lines *l, int product, int dtype) {
-    if (!l->pass.n || !l->length) return NULL;
+    if (!l->length) return NULL;
     return FLK_NUMBERS(flk_scan_kernel, dtype, flk_blocks(l->pass.n), *l, product != 0);
 }
 
@@ -92,7 +92,7 @@ template <class T> __global__ void flk_scatter_kernel(flk_lines l, bool add, flk
 }
 
 const char *flk_index(const flk_lines *l, int kind, int dtype) {
-    if (!l->pass.n || !l->length) return NULL;
+    if (!l->length) return NULL;
     if (kind == FLK_GATHER) return flk_gather(*l, dtype);
     return FLK_ALL(flk_scatter_kernel, dtype, flk_blocks(l->pass.n), *l, kind == FLK_SCATTER_ADD,
                    flk_faults());
@@ -145,7 +145,7 @@ const char *flk_sort(const flk_lines *l, int descending, int dtype, int64_t *wor
     const int64_t *order = work;
     int64_t *to = work + n;
     const char *why = NULL;
-    if (!n || !l->size) return NULL;
+    if (!l->size) return NULL;
     for (int64_t run = 1; !why && run < l->length; run *= 2) {
         why = FLK_ALL(flk_merge_kernel, dtype, flk_blocks(n), *l, descending != 0, run, order, to);
         order = to;

@@ -268,12 +268,10 @@ int64_t flk_lattice_work(const flk_lattice *x) {
 
 const char *flk_lattice_run(const flk_lattice *x, int dtype) {
     const bool grad = x->d_first != NULL;
-    const char *why = NULL;
-    if (!x->n && !(x->asg && grad)) return NULL;
     if (!x->asg && !grad) return FLK_FLOATS(flk_transducer_kernel, dtype, x->n, *x, flk_faults());
     if (!x->asg) return FLK_FLOATS(flk_transducer_grad_kernel, dtype, x->n, *x);
     if (!grad) return FLK_FLOATS(flk_asg_kernel, dtype, x->n, *x, flk_faults());
-    if (x->n) why = FLK_FLOATS(flk_asg_grad_kernel, dtype, x->n, *x);
+    const char *why = FLK_FLOATS(flk_asg_grad_kernel, dtype, x->n, *x);
     return why ? why : FLK_FLOATS(flk_asg_sums_kernel, dtype, flk_blocks(x->c * x->c), *x);
 }
 /* MIT licence: see LICENSE. */

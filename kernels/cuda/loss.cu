@@ -87,7 +87,7 @@ __global__ void flk_entropy_grad_kernel(flk_cross_entropy_rows e, flk_fault *fau
 }
 
 const char *flk_cross_entropy(const flk_cross_entropy_rows *e, int dtype) {
-    if (!e->rows || !e->classes) return NULL;
+    if (!e->classes) return NULL;
     return e->dx.p ? FLK_BY_ROW(flk_entropy_grad_kernel, dtype, e->rows, e->classes, *e, flk_faults())
                    : FLK_BY_ROW(flk_entropy_kernel, dtype, e->rows, e->classes, *e, flk_faults());
 }

@@ -84,13 +84,13 @@ __global__ void flk_stored_kernel(flk_stored s) {
 }
 
 const char *flk_linear_stored(const flk_stored *s) {
-    if (!s->m || !s->n) return NULL;
+    if (!s->m) return NULL;
     return FLK_LAUNCH(flk_stored_kernel, flk_blocks(s->n, FLK_BLOCK / FLK_WARP), FLK_BLOCK, *s);
 }
 
 const char *flk_matmul(const flk_product *p, int dtype) {
     const int64_t blocks =
         p->batch.n * ((p->m + FLK_TILE - 1) / FLK_TILE) * ((p->n + FLK_TILE - 1) / FLK_TILE);
-    return blocks ? FLK_NUMBERS(flk_matmul_kernel, dtype, blocks, *p) : NULL;
+    return FLK_NUMBERS(flk_matmul_kernel, dtype, blocks, *p);
 }
 /* MIT licence: see LICENSE. */

@@ -1,8 +1,9 @@
-/* kernels/cuda/norm.cu - layer norm and RMS norm, and their gradients
+/* kernels/cuda/norm.cu - layer norm, RMS norm and group norm, and their gradients
 
-   A team of threads has a row, which may first be a residual sum. The gradients of weight and bias are sums
-   over rows: over parts, whose size depends on the number of rows only, with a thread per column; then over
-   the parts in order. */
+   A team of threads has a row, which may first be a residual sum, or a group of channels of an image,
+   channels-first or channels-last. The gradients of weight and bias are sums over parts in order: a part are
+   rows, as many as depend on the number of rows only, or an image, whose sums per channel also give those of
+   its groups. */
 #include "common.cuh"
 
 enum { FLK_LANES = FLK_WARP, FLK_DEPTH = FLK_BLOCK / FLK_LANES };
@@ -112,15 +113,16 @@ template <class T> __global__ void flk_norm_parts_kernel(flk_norm a, int64_t par
     part[(2 * p + 1) * a.n + k] = db;
 }
 
-template <class T> __global__ void flk_norm_sums_kernel(flk_norm a, int64_t parts, const void *work) {
-    const T *part = (const T *)work;
+/* dw and db, of which one may be NULL, of n columns: sums of the numbers `step` apart from w and b on. */
+template <class T>
+__global__ void flk_norm_sums_kernel(int64_t n, int64_t parts, int64_t step, int64_t w, int64_t b,
+                                     const void *part, void *dw, void *db) {
     const int64_t k = flk_thread();
-    T dw = 0, db = 0;
-    if (k >= a.n) return;
-    for (int64_t p = 0; p < parts; p++)
-        dw += part[2 * p * a.n + k], db += part[(2 * p + 1) * a.n + k];
-    if (a.dw) ((T *)a.dw)[k] = dw;
-    if (a.db) ((T *)a.db)[k] = db;
+    T sum_w = 0, sum_b = 0;
+    if (k >= n) return;
+    for (const T *p = (const T *)part + k; parts > 0; parts--, p += step) sum_w += p[w], sum_b += p[b];
+    if (dw) ((T *)dw)[k] = sum_w;
+    if (db) ((T *)db)[k] = sum_b;
 }
 
 int64_t flk_norm_parts(int64_t rows) {
@@ -129,7 +131,6 @@ int64_t flk_norm_parts(int64_t rows) {
 }
 
 const char *flk_norm_run(flk_norm *a, int dtype) {
-    if (!a->rows || !a->n) return NULL;
     a->scale = 1 / (1 - a->drop);
     a->word = flk_rng_word();
     return a->branch.p ? FLK_BY_ROW(flk_add_norm_kernel, dtype, a->rows, a->n, *a)
@@ -138,11 +139,110 @@ const char *flk_norm_run(flk_norm *a, int dtype) {
 
 const char *flk_norm_grad(const flk_norm *a, void *work, int dtype) {
     const int64_t parts = flk_norm_parts(a->rows), columns = (a->n + FLK_LANES - 1) / FLK_LANES;
-    const char *why = NULL;
-    if (!a->rows || !a->n) return NULL;
-    if (a->y.p) why = FLK_BY_ROW(flk_norm_grad_kernel, dtype, a->rows, a->n, *a);
+    const char *why = a->y.p ? FLK_BY_ROW(flk_norm_grad_kernel, dtype, a->rows, a->n, *a) : NULL;
     if (!why && work) why = FLK_FLOATS(flk_norm_parts_kernel, dtype, parts * columns, *a, parts, work);
-    if (!why && work) why = FLK_FLOATS(flk_norm_sums_kernel, dtype, flk_blocks(a->n), *a, parts, work);
-    return why;
+    if (why || !work) return why;
+    return FLK_FLOATS(flk_norm_sums_kernel, dtype, flk_blocks(a->n), a->n, parts, 2 * a->n, 0, a->n, work,
+                      a->dw, a->db);
+}
+
+/* ---- group norm ---- */
+
+struct flk_place_of {
+    int64_t at, channel;
+};
+/* Offset of value i of group `row`, in memory order. */
+static __device__ __forceinline__ flk_place_of flk_group_at(const flk_group_norm &a, int64_t row, int64_t i) {
+    int64_t group = row;
+    const int64_t image = flk_divide(&group, a.groups), each = a.channels / a.groups;
+    const int64_t first = flk_divide(&i, a.last ? each : a.width), c = group * each + (a.last ? i : first);
+    const int64_t in = a.last ? first : i;
+    return {a.last ? (image * a.width + in) * a.channels + c : (image * a.channels + c) * a.width + in, c};
+}
+
+template <class T, int TEAM> __global__ void flk_group_norm_kernel(flk_group_norm a) {
+    int lane;
+    const int64_t r = flk_team_row<TEAM>(&lane), n = a.channels / a.groups * a.width;
+    if (r >= a.images * a.groups) return;
+    T mean = 0, var = 0;
+    if (!a.known) {
+        for (int64_t k = lane; k < n; k += TEAM) mean += flk_load<T>(a.x, flk_group_at(a, r, k).at);
+        mean = flk_team<TEAM>(mean, flk_sum_of()) / (T)n;
+        for (int64_t k = lane; k < n; k += TEAM) {
+            const T d = flk_load<T>(a.x, flk_group_at(a, r, k).at) - mean;
+            var += d * d;
+        }
+        var = flk_team<TEAM>(var, flk_sum_of()) / (T)n;
+    } else {
+        mean = ((const T *)a.mean)[r];
+        var = ((const T *)a.var)[r];
+    }
+    const T rstd = 1 / flk_sqrt(var + (T)a.eps);
+    for (int64_t k = lane; k < n; k += TEAM) {
+        const flk_place_of p = flk_group_at(a, r, k);
+        flk_store(a.y, p.at, (flk_load<T>(a.x, p.at) - mean) * (rstd * flk_load<T>(a.w, p.channel)) +
+                                 flk_load<T>(a.b, p.channel));
+    }
+    if (lane || a.known) return;
+    ((T *)a.mean)[r] = mean;
+    ((T *)a.var)[r] = var;
+}
+
+/* part [2][images, channels]: sums of dy and of dy n, n = (x - mean) rstd. */
+template <class T, int TEAM> __global__ void flk_group_parts_kernel(flk_group_norm a) {
+    int lane;
+    const int64_t r = flk_team_row<TEAM>(&lane), rows = a.images * a.channels;
+    if (r >= rows) return;
+    int64_t c = r;
+    const int64_t image = flk_divide(&c, a.channels), group = image * a.groups + c / (a.channels / a.groups);
+    const T mean = ((const T *)a.mean)[group], rstd = 1 / flk_sqrt(((const T *)a.var)[group] + (T)a.eps);
+    T all = 0, along = 0;
+    for (int64_t k = lane; k < a.width; k += TEAM) {
+        const int64_t at = a.last ? (image * a.width + k) * a.channels + c : r * a.width + k;
+        const T dy = flk_load<T>(a.dy, at);
+        all += dy;
+        along += dy * (flk_load<T>(a.x, at) - mean);
+    }
+    all = flk_team<TEAM>(all, flk_sum_of());
+    along = flk_team<TEAM>(along, flk_sum_of()) * rstd;
+    if (lane) return;
+    ((T *)a.part)[r] = all;
+    ((T *)a.part)[rows + r] = along;
+}
+
+/* dx = rstd (dy w - mean(dy w) - n mean(dy w n)). */
+template <class T, int TEAM> __global__ void flk_group_grad_kernel(flk_group_norm a) {
+    int lane;
+    const int64_t r = flk_team_row<TEAM>(&lane), each = a.channels / a.groups, n = each * a.width;
+    if (r >= a.images * a.groups) return;
+    const T *part = (const T *)a.part + r * each;
+    T all = 0, along = 0;
+    for (int64_t k = lane; k < each; k += TEAM) {
+        const T w = flk_load<T>(a.w, r % a.groups * each + k);
+        all += w * part[k];
+        along += w * part[a.images * a.channels + k];
+    }
+    all = flk_team<TEAM>(all, flk_sum_of()) / (T)n;
+    along = flk_team<TEAM>(along, flk_sum_of()) / (T)n;
+    const T mean = ((const T *)a.mean)[r], rstd = 1 / flk_sqrt(((const T *)a.var)[r] + (T)a.eps);
+    for (int64_t k = lane; k < n; k += TEAM) {
+        const flk_place_of p = flk_group_at(a, r, k);
+        const T g = flk_load<T>(a.dy, p.at) * flk_load<T>(a.w, p.channel);
+        flk_store(a.y, p.at, rstd * (g - all - (flk_load<T>(a.x, p.at) - mean) * rstd * along));
+    }
+}
+
+const char *flk_group_norm_run(const flk_group_norm *a, int dtype) {
+    const int64_t n = a->channels / a->groups * a->width;
+    return FLK_BY_ROW(flk_group_norm_kernel, dtype, a->images * a->groups, n, *a);
+}
+
+const char *flk_group_norm_grad(const flk_group_norm *a, int dtype) {
+    const int64_t n = a->channels / a->groups * a->width;
+    const char *why = FLK_BY_ROW(flk_group_parts_kernel, dtype, a->images * a->channels, a->width, *a);
+    if (!why && a->y.p) why = FLK_BY_ROW(flk_group_grad_kernel, dtype, a->images * a->groups, n, *a);
+    if (why || !(a->dw || a->db)) return why;
+    return FLK_FLOATS(flk_norm_sums_kernel, dtype, flk_blocks(a->channels), a->channels, a->images,
+                      a->channels, a->images * a->channels, 0, a->part, a->dw, a->db);
 }
 /* MIT licence: see LICENSE. */

@@ -178,7 +178,6 @@ const char *flk_pool2d(const flk_pool *given, int max, int grad, int dtype) {
                       flk_channels_fit(a->in) && flk_channels_fit(a->out) && flk_channels_fit(a->index);
     const int each = fits ? 8 : 1;
     a->threads = s[0] * s[1] / each * s[2] * s[3];
-    if (!a->threads) return NULL;
 #define FLK_POOL(kernel) FLK_BY_CHANNELS(kernel, each, a->in.dtype, flk_blocks(a->threads), *a)
     if (max) return grad ? FLK_POOL(flk_max_pool_grad_kernel) : FLK_POOL(flk_max_pool_kernel);
     return grad ? FLK_POOL(flk_avg_pool_grad_kernel) : FLK_POOL(flk_avg_pool_kernel);

@@ -159,7 +159,6 @@ template <class T> __global__ void flk_rnn_back_kernel(flk_rnn r) {
 const char *flk_rnn_step(const flk_rnn *r, int what, int dtype) {
     const bool cells = what == FLK_RNN_FORWARD || what == FLK_RNN_BACK;
     const unsigned blocks = flk_blocks(r->ways * r->n * (cells ? r->hidden : r->out));
-    if (!blocks) return NULL;
     switch (what) {
     case FLK_RNN_FORWARD: return FLK_FLOATS(flk_rnn_forward_kernel, dtype, blocks, *r);
     case FLK_RNN_PUT: return FLK_FLOATS(flk_rnn_put_kernel, dtype, blocks, *r);

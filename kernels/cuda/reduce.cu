@@ -116,7 +116,6 @@ template <class T> static flk_reducer flk_reducer_of(int kind) {
 
 const char *flk_reduce(const flk_reduction *r, int kind, int dtype) {
     const int lanes = flk_reduce_lanes(r);
-    if (!r->kept.n) return NULL;
     const char *why = FLK_LAUNCH_AS("flk_reduce_kernel", FLK_ANY(flk_reducer_of, dtype)(kind),
                                     flk_blocks(r->kept.n * r->parts, lanes), FLK_BLOCK, *r, lanes);
     if (why || r->parts == 1) return why;

@@ -59,6 +59,6 @@ const char *flk_squares(flk_squares_list *l, int dtype, double *part, int *ended
         blocks += parts < 1 ? 1 : parts < FLK_SQUARES_PARTS ? parts : FLK_SQUARES_PARTS;
     }
     l->first[l->n] = (int)blocks;
-    return blocks ? FLK_FLOATS(flk_squares_kernel, dtype, blocks, *l, dtype, part, ended) : NULL;
+    return FLK_FLOATS(flk_squares_kernel, dtype, blocks, *l, dtype, part, ended);
 }
 /* MIT licence: see LICENSE. */
