@@ -250,7 +250,7 @@ void flk_batch_norm_parts(flk_batch_norm *a, int dtype) {
 
 const char *flk_batch_statistics(const flk_batch_norm *a, int dtype) {
     const char *why = FLK_BATCH(flk_moments_kernel, a);
-    return why ? why : FLK_FLOATS(flk_statistics_kernel, dtype, flk_blocks(a->channels, FLK_MERGED), *a);
+    return why ? why : FLK_BY_FLOAT(flk_statistics_kernel, dtype, flk_blocks(a->channels, FLK_MERGED), *a);
 }
 
 const char *flk_batch_norm_run(const flk_batch_norm *a) {
@@ -260,7 +260,7 @@ const char *flk_batch_norm_run(const flk_batch_norm *a) {
 const char *flk_batch_norm_grad(const flk_batch_norm *a, int dtype) {
     const char *why = a->part ? FLK_BATCH(flk_grad_sums_kernel, a) : NULL;
     if (a->part && !why)
-        why = FLK_FLOATS(flk_grad_statistics_kernel, dtype, flk_blocks(a->channels, FLK_MERGED), *a);
+        why = FLK_BY_FLOAT(flk_grad_statistics_kernel, dtype, flk_blocks(a->channels, FLK_MERGED), *a);
     return why || !(a->dx.p || a->dadd.p) ? why : FLK_BATCH(flk_batch_norm_grad_kernel, a);
 }
 /* MIT licence: see LICENSE. */

@@ -28,15 +28,15 @@
     ((grid) != 0 ? (FLK_LAUNCH_GRID(kernel, grid, block, __VA_ARGS__), flk_started(name)) : NULL)
 #define FLK_LAUNCH(kernel, grid, block, ...) FLK_LAUNCH_AS(#kernel, kernel, grid, block, __VA_ARGS__)
 /* The same in blocks of FLK_BLOCK threads, for a kernel<type of the computation in dtype>. */
-#define FLK_FLOATS(kernel, dtype, grid, ...) \
-    FLK_LAUNCH_AS(#kernel, FLK_FLOAT(kernel, dtype), grid, FLK_BLOCK, __VA_ARGS__)
-#define FLK_NUMBERS(kernel, dtype, grid, ...) \
-    FLK_LAUNCH_AS(#kernel, FLK_NUMBER(kernel, dtype), grid, FLK_BLOCK, __VA_ARGS__)
-#define FLK_ALL(kernel, dtype, grid, ...) \
-    FLK_LAUNCH_AS(#kernel, FLK_ANY(kernel, dtype), grid, FLK_BLOCK, __VA_ARGS__)
-#define FLK_FLOAT(f, dtype) ((dtype) == FLK_F64 ? f<double> : f<float>)
-#define FLK_NUMBER(f, dtype) ((dtype) < FLK_F16 ? f<int64_t> : FLK_FLOAT(f, dtype))
-#define FLK_ANY(f, dtype) ((dtype) == FLK_B8 ? f<uint8_t> : FLK_NUMBER(f, dtype))
+#define FLK_BY_FLOAT(kernel, dtype, grid, ...) \
+    FLK_LAUNCH_AS(#kernel, FLK_OF_FLOAT(kernel, dtype), grid, FLK_BLOCK, __VA_ARGS__)
+#define FLK_BY_NUMBER(kernel, dtype, grid, ...) \
+    FLK_LAUNCH_AS(#kernel, FLK_OF_NUMBER(kernel, dtype), grid, FLK_BLOCK, __VA_ARGS__)
+#define FLK_BY_TYPE(kernel, dtype, grid, ...) \
+    FLK_LAUNCH_AS(#kernel, FLK_OF_TYPE(kernel, dtype), grid, FLK_BLOCK, __VA_ARGS__)
+#define FLK_OF_FLOAT(f, dtype) ((dtype) == FLK_F64 ? f<double> : f<float>)
+#define FLK_OF_NUMBER(f, dtype) ((dtype) < FLK_F16 ? f<int64_t> : FLK_OF_FLOAT(f, dtype))
+#define FLK_OF_TYPE(f, dtype) ((dtype) == FLK_B8 ? f<uint8_t> : FLK_OF_NUMBER(f, dtype))
 cudaStream_t flk_stream(void);
 flk_fault *flk_faults(void); /* of the current device, in its memory */
 const char *flk_started(const char *kernel);

@@ -81,8 +81,8 @@ const char *flk_conv2d(const flk_conv *c, int which, int dtype) {
                        : which == FLK_CONV_GRAD_INPUT ? c->shape_x
                                                       : c->shape_w;
     const int64_t n = s[0] * s[1] * s[2] * s[3];
-    return which == FLK_CONV              ? FLK_FLOATS(flk_conv_kernel, dtype, flk_blocks(n), *c)
-           : which == FLK_CONV_GRAD_INPUT ? FLK_FLOATS(flk_conv_grad_input_kernel, dtype, flk_blocks(n), *c)
-                                          : FLK_FLOATS(flk_conv_grad_weight_kernel, dtype, n, *c);
+    return which == FLK_CONV              ? FLK_BY_FLOAT(flk_conv_kernel, dtype, flk_blocks(n), *c)
+           : which == FLK_CONV_GRAD_INPUT ? FLK_BY_FLOAT(flk_conv_grad_input_kernel, dtype, flk_blocks(n), *c)
+                                          : FLK_BY_FLOAT(flk_conv_grad_weight_kernel, dtype, n, *c);
 }
 /* MIT licence: see LICENSE. */

@@ -115,7 +115,7 @@ const char *flk_convert(const flk_pass *pass) {
     const bool floats = from >= FLK_F16 && from <= FLK_F32 && to >= FLK_F16 && to <= FLK_F32;
     const flk_pass p = flk_vectors(pass, floats ? FLK_F32 : 0);
     return from == FLK_U64 ? FLK_LAUNCH(flk_cast_kernel<uint64_t>, flk_vector_blocks(p), FLK_BLOCK, p)
-                           : FLK_ALL(flk_cast_kernel, from, flk_vector_blocks(p), p);
+                           : FLK_BY_TYPE(flk_cast_kernel, from, flk_vector_blocks(p), p);
 }
 
 /* Large contiguous blocks are copied by the device one by one: the launch overhead is negligible. */
@@ -165,7 +165,7 @@ template <class T> __global__ void flk_where_kernel(flk_pass p) {
 
 const char *flk_where(const flk_pass *pass, int dtype) {
     const flk_pass p = flk_vectors(pass, dtype);
-    return FLK_ALL(flk_where_kernel, dtype, flk_vector_blocks(p), p);
+    return FLK_BY_TYPE(flk_where_kernel, dtype, flk_vector_blocks(p), p);
 }
 
 __global__ void flk_iota_kernel(flk_pass p, double f_start, double f_step, int64_t i_start, int64_t i_step) {

@@ -130,8 +130,8 @@ template <class T> __global__ void flk_ctc_grad_kernel(flk_ctc c) {
 int64_t flk_ctc_work(const flk_ctc *c) { return c->n * c->places * (c->dx.p ? c->t + 3 : 2); }
 
 const char *flk_ctc_run(const flk_ctc *c, int dtype) {
-    if (!c->dx.p) return FLK_FLOATS(flk_ctc_kernel, dtype, c->n, *c, flk_faults());
-    const char *why = FLK_FLOATS(flk_ctc_both_kernel, dtype, c->n, *c);
-    return why ? why : FLK_FLOATS(flk_ctc_grad_kernel, dtype, c->t * c->n, *c);
+    if (!c->dx.p) return FLK_BY_FLOAT(flk_ctc_kernel, dtype, c->n, *c, flk_faults());
+    const char *why = FLK_BY_FLOAT(flk_ctc_both_kernel, dtype, c->n, *c);
+    return why ? why : FLK_BY_FLOAT(flk_ctc_grad_kernel, dtype, c->t * c->n, *c);
 }
 /* MIT licence: see LICENSE. */

@@ -26,7 +26,7 @@ __global__ void flk_dropout_kernel(flk_pass p, float drop, double scale, uint64_
 
 const char *flk_dropout(const flk_pass *pass, double drop, uint64_t key, uint64_t counter, int dtype) {
     const flk_pass p = flk_vectors(pass, dtype);
-    return FLK_FLOATS(flk_dropout_kernel, dtype, flk_vector_blocks(p), p, (float)drop, 1 / (1 - drop), key,
+    return FLK_BY_FLOAT(flk_dropout_kernel, dtype, flk_vector_blocks(p), p, (float)drop, 1 / (1 - drop), key,
                       counter, flk_rng_word());
 }
 
@@ -64,7 +64,7 @@ template <class T> __global__ void flk_glu_grad_kernel(flk_pass p) {
 
 const char *flk_glu(const flk_pass *pass, int grad, int dtype) {
     const flk_pass p = flk_vectors(pass, dtype);
-    return grad ? FLK_FLOATS(flk_glu_grad_kernel, dtype, flk_vector_blocks(p), p)
-                : FLK_FLOATS(flk_glu_kernel, dtype, flk_vector_blocks(p), p);
+    return grad ? FLK_BY_FLOAT(flk_glu_grad_kernel, dtype, flk_vector_blocks(p), p)
+                : FLK_BY_FLOAT(flk_glu_kernel, dtype, flk_vector_blocks(p), p);
 }
 /* MIT licence: see LICENSE. */

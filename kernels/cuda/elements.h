@@ -29,19 +29,12 @@ static __device__ __forceinline__ uint32_t flk_narrow(int dtype, float low, floa
 #endif
 }
 
-template <class T> static __device__ __forceinline__ T flk_load_at(const void *p, int dtype, int64_t at);
+template <class T> static __device__ __forceinline__ T flk_load_at(const void *p, int, int64_t at) {
+    return ((const T *)p)[at];
+}
 template <> __device__ __forceinline__ float flk_load_at<float>(const void *p, int dtype, int64_t at) {
     if (dtype == FLK_F32) return ((const float *)p)[at];
     return flk_widen(dtype, ((const uint16_t *)p)[at]);
-}
-template <> __device__ __forceinline__ double flk_load_at<double>(const void *p, int, int64_t at) {
-    return ((const double *)p)[at];
-}
-template <> __device__ __forceinline__ uint8_t flk_load_at<uint8_t>(const void *p, int, int64_t at) {
-    return ((const uint8_t *)p)[at];
-}
-template <> __device__ __forceinline__ uint64_t flk_load_at<uint64_t>(const void *p, int, int64_t at) {
-    return ((const uint64_t *)p)[at];
 }
 template <> __device__ __forceinline__ int64_t flk_load_at<int64_t>(const void *p, int dtype, int64_t at) {
     switch (dtype) {

@@ -159,6 +159,6 @@ size_t flk_fft_plan(flk_fft *f) {
 const char *flk_fft_run(const flk_fft *f, int dtype) {
     const char *why = FLK_LAUNCH(flk_fft_roots_kernel, flk_blocks(f->m), FLK_BLOCK, *f);
     if (!why && f->m != f->n) why = FLK_LAUNCH(flk_fft_chirp_kernel, 1, FLK_BLOCK, *f);
-    return why ? why : FLK_FLOATS(flk_fft_kernel, dtype, f->blocks, *f);
+    return why ? why : FLK_BY_FLOAT(flk_fft_kernel, dtype, f->blocks, *f);
 }
 /* MIT licence: see LICENSE. */

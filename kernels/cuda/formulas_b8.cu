@@ -3,6 +3,5 @@
 #define FLK_T uint8_t
 #define FLK_S b8
 #define FLK_KIND FLK_TRUTHS
-#define FLK_NAME flk_formulas_b8
 #include "formulas.inc"
 /* MIT licence: see LICENSE. */

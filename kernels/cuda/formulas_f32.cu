@@ -3,7 +3,6 @@
 #define FLK_T float
 #define FLK_S f32
 #define FLK_KIND FLK_FLOATS
-#define FLK_NAME flk_formulas_f32
 #define FLK_NEARLY FLK_NEAR(exp) FLK_NEAR(tanh) FLK_NEAR(sigmoid) FLK_NEAR(silu) \
     FLK_NEAR(gelu) FLK_NEAR(gelu_tanh)
 #include "formulas.inc"

@@ -3,6 +3,5 @@
 #define FLK_T double
 #define FLK_S f64
 #define FLK_KIND FLK_FLOATS
-#define FLK_NAME flk_formulas_f64
 #include "formulas.inc"
 /* MIT licence: see LICENSE. */

@@ -3,6 +3,5 @@
 #define FLK_T int64_t
 #define FLK_S i64
 #define FLK_KIND FLK_INTEGERS
-#define FLK_NAME flk_formulas_i64
 #include "formulas.inc"
 /* MIT licence: see LICENSE. */

@@ -3,7 +3,6 @@
 #define FLK_T double
 #define FLK_S f64
 #define FLK_KIND FLK_FLOATS
-#define FLK_NAME flk_gradients_f64
 #define FLK_GRADIENTS
 #include "formulas.inc"
 /* MIT licence: see LICENSE. */

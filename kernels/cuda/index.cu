@@ -20,7 +20,7 @@ template <class T> __global__ void flk_scan_kernel(flk_lines l, bool product) {
 
 const char *flk_scan(const flk_lines *l, int product, int dtype) {
     if (!l->length) return NULL;
-    return FLK_NUMBERS(flk_scan_kernel, dtype, flk_blocks(l->pass.n), *l, product != 0);
+    return FLK_BY_NUMBER(flk_scan_kernel, dtype, flk_blocks(l->pass.n), *l, product != 0);
 }
 
 /* The index of element k of a line; -1 after reporting an error. */
@@ -94,7 +94,7 @@ template <class T> __global__ void flk_scatter_kernel(flk_lines l, bool add, flk
 const char *flk_index(const flk_lines *l, int kind, int dtype) {
     if (!l->length) return NULL;
     if (kind == FLK_GATHER) return flk_gather(*l, dtype);
-    return FLK_ALL(flk_scatter_kernel, dtype, flk_blocks(l->pass.n), *l, kind == FLK_SCATTER_ADD,
+    return FLK_BY_TYPE(flk_scatter_kernel, dtype, flk_blocks(l->pass.n), *l, kind == FLK_SCATTER_ADD,
                    flk_faults());
 }
 
@@ -147,11 +147,11 @@ const char *flk_sort(const flk_lines *l, int descending, int dtype, int64_t *wor
     const char *why = NULL;
     if (!l->size) return NULL;
     for (int64_t run = 1; !why && run < l->length; run *= 2) {
-        why = FLK_ALL(flk_merge_kernel, dtype, flk_blocks(n), *l, descending != 0, run, order, to);
+        why = FLK_BY_TYPE(flk_merge_kernel, dtype, flk_blocks(n), *l, descending != 0, run, order, to);
         order = to;
         to = order == work ? work + n : work;
     }
-    return why ? why : FLK_ALL(flk_sorted_kernel, dtype, flk_blocks(l->pass.n * l->size), *l, order);
+    return why ? why : FLK_BY_TYPE(flk_sorted_kernel, dtype, flk_blocks(l->pass.n * l->size), *l, order);
 }
 
 /* ---- scatter_add with indices shared by all lines, such as rows of an embedding: the indices are sorted.
@@ -240,9 +240,9 @@ const char *flk_scatter_rows(const flk_lines *l, int dtype, int64_t *work) {
     sort.step[2] = l->step[1];
     const char *why = flk_sort(&sort, 0, FLK_I64, work + 2 * n);
     if (!why)
-        why = FLK_NUMBERS(flk_scatter_segments_kernel, dtype, blocks, *l, place, order, part, flk_faults());
+        why = FLK_BY_NUMBER(flk_scatter_segments_kernel, dtype, blocks, *l, place, order, part, flk_faults());
     if (why || flk_segments(l) == 1) return why;
-    return FLK_NUMBERS(flk_scatter_parts_kernel, dtype, blocks, *l, place, part);
+    return FLK_BY_NUMBER(flk_scatter_parts_kernel, dtype, blocks, *l, place, part);
 }
 
 /* ---- nonzero: one block; each thread counts the elements of an interval, and writes after the previous

@@ -268,10 +268,10 @@ int64_t flk_lattice_work(const flk_lattice *x) {
 
 const char *flk_lattice_run(const flk_lattice *x, int dtype) {
     const bool grad = x->d_first != NULL;
-    if (!x->asg && !grad) return FLK_FLOATS(flk_transducer_kernel, dtype, x->n, *x, flk_faults());
-    if (!x->asg) return FLK_FLOATS(flk_transducer_grad_kernel, dtype, x->n, *x);
-    if (!grad) return FLK_FLOATS(flk_asg_kernel, dtype, x->n, *x, flk_faults());
-    const char *why = FLK_FLOATS(flk_asg_grad_kernel, dtype, x->n, *x);
-    return why ? why : FLK_FLOATS(flk_asg_sums_kernel, dtype, flk_blocks(x->c * x->c), *x);
+    if (!x->asg && !grad) return FLK_BY_FLOAT(flk_transducer_kernel, dtype, x->n, *x, flk_faults());
+    if (!x->asg) return FLK_BY_FLOAT(flk_transducer_grad_kernel, dtype, x->n, *x);
+    if (!grad) return FLK_BY_FLOAT(flk_asg_kernel, dtype, x->n, *x, flk_faults());
+    const char *why = FLK_BY_FLOAT(flk_asg_grad_kernel, dtype, x->n, *x);
+    return why ? why : FLK_BY_FLOAT(flk_asg_sums_kernel, dtype, flk_blocks(x->c * x->c), *x);
 }
 /* MIT licence: see LICENSE. */

@@ -373,24 +373,17 @@ static fl_tensor fl__cuda_half(const fl_tensor *t, int axis, int which) {
     return h;
 }
 
+/* x -> y;  x, dy -> dx */
 FL_CUDA_SLOT(fl__cuda_glu) {
     const int axis = ((const fl_axis_args *)c->args)->axis;
+    const bool grad = c->op == fl_op_glu_grad;
+    flk_pass p;
+    if (!fl__cuda_outputs(c)) return false;
     fl_tensor a = fl__cuda_half(c->in[0], axis, 0), g = fl__cuda_half(c->in[0], axis, 1);
-    flk_pass p;
-    if (!fl__cuda_outputs(c)) return false;
-    fl__cuda_pass(&p, c->op, 3, (fl_tensor *[]){c->out[0], &a, &g}, 0, -1, false);
-    return fl__cuda_started(c, flk_glu(&p, false, fl__cuda_wide(c->in[0])));
-}
-
-FL_CUDA_SLOT(fl__cuda_glu_grad) {
-    const int axis = ((const fl_axis_args *)c->args)->axis;
-    flk_pass p;
-    if (!fl__cuda_outputs(c)) return false;
-    fl_tensor t[] = {fl__cuda_half(c->out[0], axis, 0), fl__cuda_half(c->out[0], axis, 1),
-                     fl__cuda_half(c->in[0], axis, 0), fl__cuda_half(c->in[0], axis, 1)};
-    fl__cuda_pass(&p, c->op, 5, (fl_tensor *[]){&t[0], &t[1], &t[2], &t[3], c->in[1]}, 0, -1,
-                  false);
-    return fl__cuda_started(c, flk_glu(&p, true, fl__cuda_wide(c->in[0])));
+    fl_tensor da = fl__cuda_half(c->out[0], axis, 0), dg = fl__cuda_half(c->out[0], axis, 1);
+    if (grad) fl__cuda_pass(&p, c->op, 5, (fl_tensor *[]){&da, &dg, &a, &g, c->in[1]}, 0, -1, false);
+    else fl__cuda_pass(&p, c->op, 3, (fl_tensor *[]){c->out[0], &a, &g}, 0, -1, false);
+    return fl__cuda_started(c, flk_glu(&p, grad, fl__cuda_wide(c->in[0])));
 }
 
 FL_PRIVATE void fl__cuda_layers_slots(fl_backend *cuda) {
@@ -418,7 +411,7 @@ FL_PRIVATE void fl__cuda_layers_slots(fl_backend *cuda) {
     fl_backend_set(cuda, fl_op_linear_packed, fl__cuda_linear_stored, FL_SLOT_NARROW);
     fl_backend_set(cuda, fl_op_dropout, fl__cuda_dropout, FL_SLOT_NARROW);
     fl_backend_set(cuda, fl_op_glu, fl__cuda_glu, FL_SLOT_NARROW);
-    fl_backend_set(cuda, fl_op_glu_grad, fl__cuda_glu_grad, FL_SLOT_NARROW);
+    fl_backend_set(cuda, fl_op_glu_grad, fl__cuda_glu, FL_SLOT_NARROW);
 }
 
 #endif

@@ -91,6 +91,6 @@ const char *flk_linear_stored(const flk_stored *s) {
 const char *flk_matmul(const flk_product *p, int dtype) {
     const int64_t blocks =
         p->batch.n * ((p->m + FLK_TILE - 1) / FLK_TILE) * ((p->n + FLK_TILE - 1) / FLK_TILE);
-    return FLK_NUMBERS(flk_matmul_kernel, dtype, blocks, *p);
+    return FLK_BY_NUMBER(flk_matmul_kernel, dtype, blocks, *p);
 }
 /* MIT licence: see LICENSE. */

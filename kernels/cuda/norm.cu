@@ -140,9 +140,9 @@ const char *flk_norm_run(flk_norm *a, int dtype) {
 const char *flk_norm_grad(const flk_norm *a, void *work, int dtype) {
     const int64_t parts = flk_norm_parts(a->rows), columns = (a->n + FLK_LANES - 1) / FLK_LANES;
     const char *why = a->y.p ? FLK_BY_ROW(flk_norm_grad_kernel, dtype, a->rows, a->n, *a) : NULL;
-    if (!why && work) why = FLK_FLOATS(flk_norm_parts_kernel, dtype, parts * columns, *a, parts, work);
+    if (!why && work) why = FLK_BY_FLOAT(flk_norm_parts_kernel, dtype, parts * columns, *a, parts, work);
     if (why || !work) return why;
-    return FLK_FLOATS(flk_norm_sums_kernel, dtype, flk_blocks(a->n), a->n, parts, 2 * a->n, 0, a->n, work,
+    return FLK_BY_FLOAT(flk_norm_sums_kernel, dtype, flk_blocks(a->n), a->n, parts, 2 * a->n, 0, a->n, work,
                       a->dw, a->db);
 }
 
@@ -242,7 +242,7 @@ const char *flk_group_norm_grad(const flk_group_norm *a, int dtype) {
     const char *why = FLK_BY_ROW(flk_group_parts_kernel, dtype, a->images * a->channels, a->width, *a);
     if (!why && a->y.p) why = FLK_BY_ROW(flk_group_grad_kernel, dtype, a->images * a->groups, n, *a);
     if (why || !(a->dw || a->db)) return why;
-    return FLK_FLOATS(flk_norm_sums_kernel, dtype, flk_blocks(a->channels), a->channels, a->images,
+    return FLK_BY_FLOAT(flk_norm_sums_kernel, dtype, flk_blocks(a->channels), a->channels, a->images,
                       a->channels, a->images * a->channels, 0, a->part, a->dw, a->db);
 }
 /* MIT licence: see LICENSE. */

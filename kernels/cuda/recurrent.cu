@@ -160,10 +160,10 @@ const char *flk_rnn_step(const flk_rnn *r, int what, int dtype) {
     const bool cells = what == FLK_RNN_FORWARD || what == FLK_RNN_BACK;
     const unsigned blocks = flk_blocks(r->ways * r->n * (cells ? r->hidden : r->out));
     switch (what) {
-    case FLK_RNN_FORWARD: return FLK_FLOATS(flk_rnn_forward_kernel, dtype, blocks, *r);
-    case FLK_RNN_PUT: return FLK_FLOATS(flk_rnn_put_kernel, dtype, blocks, *r);
-    case FLK_RNN_MEET: return FLK_FLOATS(flk_rnn_meet_kernel, dtype, blocks, *r);
-    default: return FLK_FLOATS(flk_rnn_back_kernel, dtype, blocks, *r);
+    case FLK_RNN_FORWARD: return FLK_BY_FLOAT(flk_rnn_forward_kernel, dtype, blocks, *r);
+    case FLK_RNN_PUT: return FLK_BY_FLOAT(flk_rnn_put_kernel, dtype, blocks, *r);
+    case FLK_RNN_MEET: return FLK_BY_FLOAT(flk_rnn_meet_kernel, dtype, blocks, *r);
+    default: return FLK_BY_FLOAT(flk_rnn_back_kernel, dtype, blocks, *r);
     }
 }
 /* MIT licence: see LICENSE. */

@@ -47,12 +47,6 @@ static __device__ __forceinline__ flk_state<T> flk_fold(const flk_reduction &r, 
     return s;
 }
 
-template <class T, int KIND>
-static __device__ __forceinline__ void flk_give(const flk_reduction &r, int64_t at, flk_state<T> s) {
-    if (KIND == FLK_ARGMAX || KIND == FLK_ARGMIN) ((int64_t *)r.kept.t[0].p)[at] = s.at;
-    else flk_store(r.kept.t[0], at, s.v);
-}
-
 /* A block has `lanes` outputs, or parts of them, with as many threads each as fit. */
 template <class T, int KIND> __global__ void flk_reduce_kernel(flk_reduction r, int lanes) {
     __shared__ T v[FLK_BLOCK];
@@ -78,7 +72,8 @@ template <class T, int KIND> __global__ void flk_reduce_kernel(flk_reduction r, 
     }
     if (row || !mine) return;
     if (r.parts > 1) ((T *)r.part)[i] = s.v;
-    else flk_give<T, KIND>(r, at[0], s);
+    else if (KIND == FLK_ARGMAX || KIND == FLK_ARGMIN) ((int64_t *)r.kept.t[0].p)[at[0]] = s.at;
+    else flk_store(r.kept.t[0], at[0], s.v);
 }
 
 /* Outputs per block: one thread per output for few elements; a warp or a block per output if reduced elements
@@ -116,7 +111,7 @@ template <class T> static flk_reducer flk_reducer_of(int kind) {
 
 const char *flk_reduce(const flk_reduction *r, int kind, int dtype) {
     const int lanes = flk_reduce_lanes(r);
-    const char *why = FLK_LAUNCH_AS("flk_reduce_kernel", FLK_ANY(flk_reducer_of, dtype)(kind),
+    const char *why = FLK_LAUNCH_AS("flk_reduce_kernel", FLK_OF_TYPE(flk_reducer_of, dtype)(kind),
                                     flk_blocks(r->kept.n * r->parts, lanes), FLK_BLOCK, *r, lanes);
     if (why || r->parts == 1) return why;
     flk_reduction all = *r;

@@ -38,6 +38,6 @@ template <class T> __global__ void flk_resample_kernel(flk_resampling s) {
 
 const char *flk_resample(const flk_resampling *s, int dtype) {
     const char *why = s->adjoint ? FLK_LAUNCH(flk_taps_kernel, flk_blocks(s->size), FLK_BLOCK, *s) : NULL;
-    return why ? why : FLK_FLOATS(flk_resample_kernel, dtype, flk_blocks(s->lines.pass.n * s->size), *s);
+    return why ? why : FLK_BY_FLOAT(flk_resample_kernel, dtype, flk_blocks(s->lines.pass.n * s->size), *s);
 }
 /* MIT licence: see LICENSE. */

@@ -56,9 +56,9 @@ const char *flk_squares(flk_squares_list *l, int dtype, double *part, int *ended
     for (int i = 0; i < l->n; i++) {
         const int64_t parts = (l->entry[i].n + 8191) / 8192;
         l->first[i] = (int)blocks;
-        blocks += parts < 1 ? 1 : parts < FLK_SQUARES_PARTS ? parts : FLK_SQUARES_PARTS;
+        blocks += parts < 1 ? 1 : parts < FLK_SQUARES_PARTS ? parts : (int64_t)FLK_SQUARES_PARTS;
     }
     l->first[l->n] = (int)blocks;
-    return FLK_FLOATS(flk_squares_kernel, dtype, blocks, *l, dtype, part, ended);
+    return FLK_BY_FLOAT(flk_squares_kernel, dtype, blocks, *l, dtype, part, ended);
 }
 /* MIT licence: see LICENSE. */
