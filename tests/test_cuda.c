@@ -1731,6 +1731,55 @@ TEST(another_thread_may_drop_a_tensor_and_wait_during_a_capture) {
     fl_graph_free(g);
 }
 
+/* Between two calls of a capture another thread computes on the same stream. */
+static double sum_beside;
+static bool starts_beside;
+static pthread_t beside;
+static void *compute_beside(void *unused) {
+    test_errors_return();
+    fl_scope s = fl_scope_begin();
+    sum_beside = fl_item(fl_sum(fl_add(fl_full(FL_SHAPE(3000), 2, FL_F32), fl_num(3)), FL_ALL_AXES));
+    fl_scope_end(&s);
+    return unused;
+}
+static bool starting_slot(const fl_backend *self, const fl_call *c) {
+    (void)self;
+    if (starts_beside) {
+        starts_beside = false;
+        if (pthread_create(&beside, NULL, compute_beside, NULL)) return false;
+        usleep(50000); /* enough for it to launch, if it is not made to wait */
+    }
+    return fl_call_compose(c);
+}
+
+TEST(another_thread_may_compute_on_the_stream_of_a_capture) {
+    NEEDS_EMULATION;
+    REQUIRE(line_register("") && fl_cuda_set(op_line, starting_slot, FL_SLOT_CONTIGUOUS));
+    fl_log_set_sink(count_refused, NULL, FL_LOG_INFO);
+    captures_refused = 0;
+    fl_graph *g = fl_graph_new();
+    fl_tensor *x = fl_ones(FL_SHAPE(50), FL_F32), *y = NULL;
+    for (int round = 0; round < 6; round++) {
+        starts_beside = true;
+        sum_beside = 0;
+        CHECK(fl_graph_begin(g));
+        fl_drop(y);
+        fl_scope s = fl_scope_begin();
+        y = fl_keep(line(x, 3));
+        fl_scope_end(&s);
+        CHECK(fl_graph_end(g));
+        CHECK(round > 3 || !starts_beside);
+        if (!starts_beside) CHECK(!pthread_join(beside, NULL) && sum_beside == 15000);
+        s = fl_scope_begin();
+        CHECK(fl_item(fl_sum(y, FL_ALL_AXES)) == 200 && !fl_error());
+        fl_scope_end(&s);
+    }
+    CHECK_EQ_INT(captures_refused, 0);
+    fl_log_set_sink(NULL, NULL, FL_LOG_WARN);
+    fl_drop(y);
+    fl_graph_free(g);
+}
+
 /* ---- two devices ---- */
 
 static bool has_two(void) {

@@ -94,7 +94,8 @@ static bool fl__cuda_graph_launch(fl__cuda_graph *g, uint64_t drawn) {
     return ok && (!why || fl_fail("fl_graph_replay: cuda: %s", why));
 }
 
-/* Captures the calls, of which none is computed. On failure g stays spoilt, and errors are forgotten. */
+/* Captures the calls, of which none is computed; what other threads start waits, or the graph would have it.
+   On failure g stays spoilt, and errors are forgotten. */
 static bool fl__cuda_graph_capture(fl__cuda_graph *g, const fl_replay *r) {
     const bool failed = fl_error() != NULL;
     const fl_device *device = fl__cuda_device(g->device);
@@ -142,7 +143,10 @@ FL_PRIVATE bool fl__cuda_replay(const fl_backend *self, void **memo, const fl_re
         if (!(*memo = g = fl_heap_alloc(sizeof *g))) return false;
         *g = (fl__cuda_graph){.device = device, .stream = stream};
     }
-    if (!g->graph && g->warm && !g->spoilt) fl__cuda_graph_capture(g, r);
+    if (!g->graph && g->warm && !g->spoilt && fl__cuda_begin(device)) {
+        fl__cuda_graph_capture(g, r);
+        fl__cuda_end();
+    }
     if (g->graph) return fl__cuda_graph_launch(g, r->from.counter - g->first.counter);
     if (g->spoilt) return r->run(r->user);
     fl__cuda_memory_for(fl__cuda_device(device), g, false);
