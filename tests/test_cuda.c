@@ -1780,6 +1780,28 @@ TEST(another_thread_may_compute_on_the_stream_of_a_capture) {
     fl_graph_free(g);
 }
 
+/* A generator of the program's, which starts at the same place in each round. */
+TEST(a_graph_draws_what_eager_calls_draw_from_other_generators) {
+    NEEDS_EMULATION;
+    fl_graph *g = fl_graph_new();
+    const fl_norm_args norm = {.dims = 1, .eps = 1e-5};
+    fl_tensor *x = fl_ones(FL_SHAPE(4, 64), FL_F32), *y = NULL, *noise = NULL, *first = NULL;
+    for (int round = 0; round < 6; round++) {
+        fl_scope s = fl_scope_begin();
+        fl_rng own = {5, 7};
+        CHECK(fl_graph_begin(g));
+        fl_drop(y), fl_drop(noise);
+        noise = fl_keep(fl_uniform(FL_SHAPE(64), 0, 1, FL_F32, NULL));
+        y = fl_keep(fl_add_layer_norm(x, x, NULL, NULL, norm, 0.5, &own, NULL));
+        CHECK(fl_graph_end(g));
+        if (!first) first = fl_keep(fl_add(y, fl_num(0)));
+        CHECK(fl_item(fl_all(fl_eq(y, first), FL_ALL_AXES)) == 1);
+        fl_scope_end(&s);
+    }
+    fl_drop(y), fl_drop(noise), fl_drop(first);
+    fl_graph_free(g);
+}
+
 /* ---- two devices ---- */
 
 static bool has_two(void) {

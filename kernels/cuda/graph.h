@@ -16,6 +16,7 @@ FL_PRIVATE bool fl__cuda_replay(const fl_backend *self, void **memo, const fl_re
 #ifndef FL_CUDA_GRAPH_IMPL
 #define FL_CUDA_GRAPH_IMPL
 #include "../../fl/records/attention.h"
+#include "../../fl/records/norm.h"
 #include "../../fl/records/random.h"
 #include "../../fl/tensor/rng.h"
 #include <string.h>
@@ -57,11 +58,12 @@ FL_PRIVATE bool fl__cuda_graph_takes(const fl_call *c, const void *stream) {
     const char *name = fl_op_get_info(c->op)->name;
     if (stream != g->stream)
         return fl_fail("fl_%s: cuda: the stream differs from that of the graph being captured", name);
-    const bool attends = c->op == fl_op_attention || c->op == fl_op_attention_grad;
-    if (attends ? ((const fl_attention_args *)c->args)->p <= 0
-                : c->op != FL_OP_random && c->op != fl_op_dropout)
-        return true;
     const fl_rng *at = fl_op_rng(c->op, (void *)(uintptr_t)c->args);
+    const double p = c->op == fl_op_attention || c->op == fl_op_attention_grad
+                         ? ((const fl_attention_args *)c->args)->p
+                     : c->op == fl_op_add_layer_norm ? ((const fl_add_norm_args *)c->args)->p
+                                                     : 1;
+    if (!at || p <= 0) return true;
     return (at->key == g->first.key && at->counter - g->first.counter < g->draws) ||
            fl_fail("fl_%s: cuda: a captured graph can draw from the default generator only", name);
 }
