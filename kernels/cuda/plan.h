@@ -215,7 +215,7 @@ FL_PRIVATE bool fl__cuda_plan_run(fl__cuda_plans *t, const void *key, const fl_c
     fl__cuda_plan *p = fl__cuda_plan_of(t, key, c, use);
     bool ok = p || !fl__cuda_captures();
     if (p && p->can) {
-        if (p->fresh && !fl__cuda_captures()) p->fresh = false, fl__plan_tune(t, p, use);
+        if (p->fresh && fl__plan_tunes() && !fl__cuda_captures()) p->fresh = false, fl__plan_tune(t, p, use);
         ok = *done = t->start(p, use);
     }
     pthread_mutex_unlock(&t->lock);
