@@ -18,6 +18,7 @@ extern void cuda_emu_fail_in(int64_t n) __attribute__((weak));
 #pragma weak fl__cuda_library_open
 #pragma weak fl__cuda_plan_evictions
 #pragma weak fl__cuda_dnn_declined
+#pragma weak fl__cuda_dnn_plans
 
 /* Of the mock; NULL before it was loaded. */
 static int *counter(const char *name) {
@@ -338,6 +339,17 @@ TEST(attention_drops_the_weights_that_the_cpu_drops) {
     CHECK(n > 0.2 * 210 && n < 0.6 * 210);
 }
 
+/* Whether there is a plan for [8, 8, n, 64]; nothing is allocated. */
+static int plans_of_attention(int64_t n) {
+    const int cuda = fl_backend_index("cuda");
+    fl_tensor *t[4];
+    for (int i = 0; i < 4; i++) t[i] = fl_out_on(cuda, FL_SHAPE(8, 8, n, 64), FL_BF16);
+    fl_tensor *lse = fl_out_on(cuda, FL_SHAPE(8, 8, n, 1), FL_F32);
+    fl_attention_args a = {.scale = 0.125};
+    return fl__cuda_dnn_plans(&(fl_call){.op = fl_op_attention, .n_out = 2, .n_in = 4, .out = {t[0], lse},
+                                         .in = {t[1], t[2], t[3], fl_num(0)}, .args = &a});
+}
+
 TEST(attention_that_the_library_cannot_is_computed_by_our_kernels_and_counted) {
     NEEDS_MOCK;
     fl_log_set_sink(listen, NULL, FL_LOG_WARN);
@@ -360,6 +372,9 @@ TEST(attention_that_the_library_cannot_is_computed_by_our_kernels_and_counted) {
     *counter("mock_workspace") = (1 << 30) + 1;
     attends((attention_case){5, .keys = 6}, 0);
     attends((attention_case){1, .keys = 2}, 2); /* a plan made before */
+    CHECK_EQ_INT(plans_of_attention(4096), 1);  /* 12.9 GB with our own kernels */
+    CHECK_EQ_INT(plans_of_attention(1152), 0);  /* 1.02 GB */
+    CHECK_EQ_INT(plans_of_attention(1200), 1);
 }
 
 /* What is tuned: by which counter of the mocks it is made, what ran last, and the ways that they have for it.

@@ -48,7 +48,6 @@ enum {
     FL__DNN_STEPS = 32,   /* operations per graph */
     FL__DNN_CONFIGS = 16  /* engines tried */
 };
-static const int64_t fl__dnn_workspace = (int64_t)1 << 30;
 
 /* Values of a graph. Those below FL__DNN_TENSORS are the call's tensors, temporaries and, from FL__SCALE on,
    numbers; the others are inside the plan. Of a convolution's x, w and y one is the gradient. K is
@@ -455,6 +454,14 @@ static bool fl__dnn_allowed(fl__dnn_graph *g, fl__dnn_desc config) {
     return ok;
 }
 
+/* The most workspace of a plan in bytes. Attention may take what its gradient takes in our own kernels:
+   scores, weights and the gradients of both, in f32 and narrow. */
+static int64_t fl__dnn_most_workspace(const fl__dnn_shape *s) {
+    const int64_t *q = s->t[FL__Q].dim, least = (int64_t)1 << 30;
+    const int64_t own = s->op < FL__DNN_ATTENTION ? 0 : 12 * q[0] * q[1] * q[2] * s->t[FL__KT].dim[3];
+    return own > least ? own : least;
+}
+
 static bool fl__dnn_build(fl__dnn_plan *p, fl__dnn_desc config) {
     fl__dnn_graph g = {.of = &p->of};
     const fl__dnn_desc plan = fl__dnn_new(&g, FL__BACKEND_EXECUTION_PLAN_DESCRIPTOR);
@@ -467,7 +474,7 @@ static bool fl__dnn_build(fl__dnn_plan *p, fl__dnn_desc config) {
     const bool ok = compiled || (!g.failed &&
                                  fl__dnn_get(plan, FL__ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, FL__TYPE_INT64, 1,
                                              &p->workspace) >= 0 &&
-                                 p->workspace <= fl__dnn_workspace);
+                                 p->workspace <= fl__dnn_most_workspace(&p->of));
     if (ok) p->made = plan, g.n = 0;
     fl__dnn_drop(&g);
     return ok;
