@@ -102,7 +102,7 @@ typedef struct fl_dist_device {
 } fl_dist_device;
 typedef struct fl_dist_impl {
     const char *name;
-    void *(*open)(const fl_dist_rendezvous *distance); /* connects; NULL after fl_fail, whose text names it */
+    void *(*open)(const fl_dist_rendezvous *distance); /* connects; NULL after fl_fail("<name>: ...") */
     /* Sends out_bytes to rank `to` and receives in_bytes from rank `from` at the same time; -1: no such rank.
        Returns when both are done, or false after fl_fail, at the latest at the deadline. A received message
        with another tag or length is an error. NULL: run declines nothing. */
