@@ -140,15 +140,12 @@ FL_PRIVATE bool fl__cuda_replay(const fl_backend *self, void **memo, const fl_re
     const int device = (int)(intptr_t)self->user;
     void *stream = fl__cuda_begin(device);
     if (!stream) return false;
-    fl__cuda_end();
-    if (!g) {
-        if (!(*memo = g = fl_heap_alloc(sizeof *g))) return false;
+    if (!g && (*memo = g = fl_heap_alloc(sizeof *g)))
         *g = (fl__cuda_graph){.device = device, .stream = stream};
-    }
-    if (!g->graph && g->warm && !g->spoilt && fl__cuda_begin(device)) {
+    else if (g && !g->graph && g->warm && !g->spoilt)
         fl__cuda_graph_capture(g, r);
-        fl__cuda_end();
-    }
+    fl__cuda_end();
+    if (!g) return false;
     if (g->graph) return fl__cuda_graph_launch(g, r->from.counter - g->first.counter);
     if (g->spoilt) return r->run(r->user);
     fl__cuda_memory_for(fl__cuda_device(device), g, false);
