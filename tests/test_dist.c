@@ -1633,6 +1633,28 @@ TEST(nccl_names_a_rank_that_dies_in_training) {
     }
 }
 
+/* A group may be closed while the device still has its calls before it. */
+static void closes_early(fl_dist_group *d, int rank, const dist_ranks *r, void *user) {
+    (void)r, (void)user;
+    for (uint64_t seed = 1; seed <= 10; seed++) {
+        fl_scope s = fl_scope_begin();
+        cuda_emu_seed(2 * seed + (uint64_t)rank);
+        fl_dist_group *again = fl_dist_split(d, 0, rank);
+        fl_tensor *t = fl_full(FL_SHAPE(1000), rank + 1, FL_F32);
+        for (int i = 0; i < 3; i++) t = fl_mul(t, fl_num(2));
+        CHECK(fl_dist_all_reduce(again, t));
+        fl_dist_close(again);
+        CHECK_EQ_INT(fl_item(fl_select(t, 0, 999)), 24);
+        fl_scope_end(&s);
+    }
+    CHECK_EQ_INT(*mock("mock_nccl_refused"), 0);
+    CHECK_EQ_INT(*mock("mock_nccl_aborts"), 0);
+}
+TEST(nccl_ends_after_its_calls) {
+    NEEDS_NCCL("2");
+    dist_run("nccl", 2, closes_early, NULL);
+}
+
 /* Libraries that hang at the end do not hang the program. */
 static void ends_late(fl_dist_group *d, int rank, const dist_ranks *r, void *user) {
     (void)r, (void)user;
