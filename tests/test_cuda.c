@@ -1691,6 +1691,18 @@ static void count_refused(fl_log_level level, const char *text, void *user) {
     (void)level, (void)user;
     captures_refused += strstr(text, "cannot be captured") != NULL;
 }
+/* A graph whose steps run `line` by that slot, and its end: each step was captured. */
+static fl_graph *begin_captures(fl_slot slot) {
+    fl_log_set_sink(count_refused, NULL, FL_LOG_INFO);
+    captures_refused = 0;
+    return line_register("") && fl_cuda_set(op_line, slot, FL_SLOT_CONTIGUOUS) ? fl_graph_new() : NULL;
+}
+static void end_captures(fl_graph *g, fl_tensor *y) {
+    CHECK_EQ_INT(captures_refused, 0);
+    fl_log_set_sink(NULL, NULL, FL_LOG_WARN);
+    fl_drop(y);
+    fl_graph_free(g);
+}
 FL_CUDA_SLOT(dropping_slot) {
     pthread_t other;
     void *ok = dropped_elsewhere;
@@ -1701,9 +1713,8 @@ FL_CUDA_SLOT(dropping_slot) {
 
 TEST(another_thread_may_drop_a_tensor_and_wait_during_a_capture) {
     NEEDS_EMULATION;
-    REQUIRE(line_register("") && fl_cuda_set(op_line, dropping_slot, FL_SLOT_CONTIGUOUS));
-    fl_log_set_sink(count_refused, NULL, FL_LOG_INFO);
-    fl_graph *g = fl_graph_new();
+    fl_graph *g = begin_captures(dropping_slot);
+    REQUIRE(g != NULL);
     fl_tensor *x = fl_ones(FL_SHAPE(50), FL_F32), *y = NULL;
     for (int round = 0; round < 6; round++) {
         fl_scope s = fl_scope_begin();
@@ -1725,10 +1736,7 @@ TEST(another_thread_may_drop_a_tensor_and_wait_during_a_capture) {
         CHECK(fl_item(fl_sum(y, FL_ALL_AXES)) == 200 && !fl_error());
         fl_scope_end(&s);
     }
-    CHECK_EQ_INT(captures_refused, 0);
-    fl_log_set_sink(NULL, NULL, FL_LOG_WARN);
-    fl_drop(y);
-    fl_graph_free(g);
+    end_captures(g, y);
 }
 
 /* Between two calls of a capture another thread computes on the same stream. */
@@ -1754,10 +1762,8 @@ static bool starting_slot(const fl_backend *self, const fl_call *c) {
 
 TEST(another_thread_may_compute_on_the_stream_of_a_capture) {
     NEEDS_EMULATION;
-    REQUIRE(line_register("") && fl_cuda_set(op_line, starting_slot, FL_SLOT_CONTIGUOUS));
-    fl_log_set_sink(count_refused, NULL, FL_LOG_INFO);
-    captures_refused = 0;
-    fl_graph *g = fl_graph_new();
+    fl_graph *g = begin_captures(starting_slot);
+    REQUIRE(g != NULL);
     fl_tensor *x = fl_ones(FL_SHAPE(50), FL_F32), *y = NULL;
     for (int round = 0; round < 6; round++) {
         starts_beside = true;
@@ -1774,10 +1780,7 @@ TEST(another_thread_may_compute_on_the_stream_of_a_capture) {
         CHECK(fl_item(fl_sum(y, FL_ALL_AXES)) == 200 && !fl_error());
         fl_scope_end(&s);
     }
-    CHECK_EQ_INT(captures_refused, 0);
-    fl_log_set_sink(NULL, NULL, FL_LOG_WARN);
-    fl_drop(y);
-    fl_graph_free(g);
+    end_captures(g, y);
 }
 
 /* A generator of the program's, which starts at the same place in each round. */
