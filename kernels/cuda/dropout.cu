@@ -27,7 +27,7 @@ __global__ void flk_dropout_kernel(flk_pass p, float drop, double scale, uint64_
 const char *flk_dropout(const flk_pass *pass, double drop, uint64_t key, uint64_t counter, int dtype) {
     const flk_pass p = flk_vectors(pass, dtype);
     return FLK_BY_FLOAT(flk_dropout_kernel, dtype, flk_vector_blocks(p), p, (float)drop, 1 / (1 - drop), key,
-                      counter, flk_rng_word());
+                        counter, flk_rng_word());
 }
 
 /* y, a, g: y = a / (1 + exp(-g)). */

@@ -95,7 +95,7 @@ const char *flk_index(const flk_lines *l, int kind, int dtype) {
     if (!l->length) return NULL;
     if (kind == FLK_GATHER) return flk_gather(*l, dtype);
     return FLK_BY_TYPE(flk_scatter_kernel, dtype, flk_blocks(l->pass.n), *l, kind == FLK_SCATTER_ADD,
-                   flk_faults());
+                       flk_faults());
 }
 
 /* ---- merge sort: runs of 1, 2, 4 ... elements of each line are merged; the new position of an element is

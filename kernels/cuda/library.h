@@ -11,12 +11,13 @@
 #include "../../fl_mem.h"
 #include "flk.h"
 
+enum { FL__CUDA_FUNCTIONS = 20 };
 /* A library and how far it is loaded. */
 typedef struct fl__cuda_library {
     const char *file, *instead; /* instead: what runs without it */
     const char *needs[2];       /* libraries that it would search in fewer folders */
     void *functions;            /* a struct of pointers, in the order of their names */
-    const char *name[20];       /* NULL after the last one */
+    const char *name[FL__CUDA_FUNCTIONS]; /* the others are NULL */
     const char *opened_by;      /* the function that `open` calls */
     const char *(*open)(void **handle); /* on the current device: returns NULL or why not; may be NULL */
     int loaded, state[FLK_DEVICES];     /* 0: not yet, 1: it is, -1: failed; state is atomic */
@@ -129,7 +130,7 @@ static bool fl__cuda_load_functions(fl__cuda_library *l) {
     for (int i = 0; i < 2 && l->needs[i]; i++) fl__cuda_library_open(l->needs[i]);
     void *library = fl__cuda_library_open(l->file);
     const char *missing = library ? NULL : l->file;
-    for (int i = 0; l->name[i] && !missing; i++) {
+    for (int i = 0; i < FL__CUDA_FUNCTIONS && l->name[i] && !missing; i++) {
         void *f = dlsym(library, l->name[i]);
         if (!f) missing = l->name[i];
         memcpy((char *)l->functions + (size_t)i * sizeof f, &f, sizeof f);

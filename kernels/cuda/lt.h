@@ -103,7 +103,7 @@ static bool fl__lt_make_layout(fl__lt_plan *p, int i) {
                                                     sizeof s->step[i]);
 }
 
-static bool fl__lt_set(fl__lt_plan *p, unsigned attribute, const void *value, size_t bytes) {
+static bool fl__lt_set(const fl__lt_plan *p, unsigned attribute, const void *value, size_t bytes) {
     return !fl__lt.cublasLtMatmulDescSetAttribute(p->op, attribute, value, bytes);
 }
 
@@ -234,26 +234,26 @@ static bool fl__lt_product_of(const fl_call *c, const fl_tensor *y, fl__lt_produ
 
 /* ---- running ---- */
 
-static bool fl__lt_start(void *plan, void *product) {
-    fl__lt_plan *of = plan;
-    fl__lt_product *p = product;
+static bool fl__lt_start(void *entry, void *product) {
+    const fl__lt_plan *plan = entry;
+    const fl__lt_product *p = product;
+    const fl__lt_layout *l = plan->layout;
     const float numbers[2] = {1, 0};
     const double numbers_f64[2] = {1, 0};
-    const bool f64 = of->of.type == FL__LT_F64;
+    const bool f64 = plan->of.type == FL__LT_F64;
     const void *one = f64 ? (const void *)numbers_f64 : numbers;
     const void *zero = f64 ? (const void *)&numbers_f64[1] : &numbers[1];
     const char *name = fl_op_get_info(p->call->op)->name;
     fl_buffer *work = NULL;
     fl__lt_status s = 0;
     char *at[3];
-    if (p->bias && !fl__lt_set(of, FL__LT_BIAS_POINTER, &p->bias, sizeof p->bias))
+    if (p->bias && !fl__lt_set(plan, FL__LT_BIAS_POINTER, &p->bias, sizeof p->bias))
         return fl_fail("fl_%s: cuda: cuBLASLt rejects the bias", name);
-    if (of->workspace && !(work = fl__cuda_scratch(p->call, of->workspace))) return false;
+    if (plan->workspace && !(work = fl__cuda_scratch(p->call, plan->workspace))) return false;
     for (int64_t i = 0; !s && fl__lt_place(p, i, at); i++)
-        s = fl__lt.cublasLtMatmul(fl__lt_library.handle[of->of.device], of->op, one, at[0], of->layout[0],
-                                  at[1], of->layout[1], zero, at[2], of->layout[2], at[2], of->layout[2],
-                                  &of->algo, work ? work->ptr : NULL, of->workspace,
-                                  (fl__lt_stream)flk_stream_now());
+        s = fl__lt.cublasLtMatmul(fl__lt_library.handle[plan->of.device], plan->op, one, at[0], l[0], at[1],
+                                  l[1], zero, at[2], l[2], at[2], l[2], &plan->algo, work ? work->ptr : NULL,
+                                  plan->workspace, (fl__lt_stream)flk_stream_now());
     fl_buffer_drop(work);
     return !s || fl_fail("fl_%s: cuda: cublasLtMatmul: %s", name, fl__lt.cublasLtGetStatusString(s));
 }

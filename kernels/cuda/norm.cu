@@ -143,7 +143,7 @@ const char *flk_norm_grad(const flk_norm *a, void *work, int dtype) {
     if (!why && work) why = FLK_BY_FLOAT(flk_norm_parts_kernel, dtype, parts * columns, *a, parts, work);
     if (why || !work) return why;
     return FLK_BY_FLOAT(flk_norm_sums_kernel, dtype, flk_blocks(a->n), a->n, parts, 2 * a->n, 0, a->n, work,
-                      a->dw, a->db);
+                        a->dw, a->db);
 }
 
 /* ---- group norm ---- */
@@ -243,6 +243,6 @@ const char *flk_group_norm_grad(const flk_group_norm *a, int dtype) {
     if (!why && a->y.p) why = FLK_BY_ROW(flk_group_grad_kernel, dtype, a->images * a->groups, n, *a);
     if (why || !(a->dw || a->db)) return why;
     return FLK_BY_FLOAT(flk_norm_sums_kernel, dtype, flk_blocks(a->channels), a->channels, a->images,
-                      a->channels, a->images * a->channels, 0, a->part, a->dw, a->db);
+                        a->channels, a->images * a->channels, 0, a->part, a->dw, a->db);
 }
 /* MIT licence: see LICENSE. */

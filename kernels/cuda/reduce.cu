@@ -11,7 +11,6 @@ template <class T> struct flk_state {
     int64_t at; /* index of an extreme; -1 before the first element */
 };
 
-
 /* Combines a and b, where b follows a; for indices in any order. */
 template <class T, int KIND>
 static __device__ __forceinline__ flk_state<T> flk_join(flk_state<T> a, flk_state<T> b) {

@@ -145,7 +145,7 @@ typedef struct field {
 } field;
 #define FIELD(attribute, type, name) {attribute, offsetof(type, name), sizeof(((type *)0)->name)}
 
-/* Sets an attribute, of all its bytes or of some; false: there is none of that number and size. */
+/* Sets an attribute, all its bytes or, if `some`, the first ones. False if its number or size is unknown. */
 static inline bool set_field(const field *f, size_t n, void *of, unsigned attribute, const void *v,
                              size_t bytes, bool some) {
     while (n && f->attribute != attribute) f++, n--;
